@@ -1,0 +1,68 @@
+# What a person types. `make` alone lists the targets.
+# Everything runs in .venv, which `make setup` fills; another interpreter: make PYTHON=python3.12 ...
+
+PYTHON ?= python3
+VENV ?= .venv
+RUN = $(VENV)/bin/python
+SETUP = $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup llvm demo test slow gpu lint format type asm-check bench accuracy clean
+
+help:
+	@echo 'make setup      virtual environment with the package and its tools (keeps an installed torch)'
+	@echo 'make demo       machine code for gfx950, run on this CPU: table and picture in demo/'
+	@echo 'make test       the unit and assembly tiers (needs LLVM 22: make llvm)'
+	@echo 'make slow       the tests that take minutes'
+	@echo 'make gpu        the GPU tier, on whatever device Triton finds'
+	@echo 'make lint type  ruff; mypy'
+	@echo 'make asm-check  regenerates generated files and fails if one differs'
+	@echo 'make bench      speed of the emulator'
+	@echo 'make accuracy   docs/accuracy.md from captured activations: ACTIVATIONS=FOLDER'
+	@echo 'make clean      removes the environment and what was built'
+
+setup: $(SETUP)
+
+$(SETUP): pyproject.toml scripts/setup_venv.sh
+	PYTHON='$(PYTHON)' bash scripts/setup_venv.sh '$(VENV)'
+	@touch $@
+
+llvm:
+	bash scripts/ensure_llvm.sh
+
+demo: $(SETUP)
+	$(RUN) -m zyfa_triton demo -o demo
+
+test: $(SETUP) llvm
+	$(RUN) -m pytest tests/unit tests/asm --require-tiers unit,asm
+
+slow: $(SETUP) llvm
+	$(RUN) -m pytest tests/unit tests/asm -m slow
+
+gpu: $(SETUP)
+	$(RUN) -m pytest tests/gpu --require-tiers gpu
+
+lint: $(SETUP)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+format: $(SETUP)
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+type: $(SETUP)
+	$(RUN) -m mypy
+
+asm-check: $(SETUP)
+	$(RUN) scripts/generate.py
+	git diff --exit-code -- docs/env.md
+
+bench: $(SETUP)
+	$(RUN) bench/emulator.py
+
+accuracy: $(SETUP)
+	@test -n '$(ACTIVATIONS)' || { echo 'usage: make accuracy ACTIVATIONS=FOLDER_WITH_NPZ_FILES'; exit 2; }
+	$(RUN) bench/accuracy.py '$(ACTIVATIONS)' -o docs/accuracy.md
+
+clean:
+	rm -rf $(VENV) build dist demo *.egg-info .mypy_cache .pytest_cache .ruff_cache
