@@ -1,4 +1,4 @@
-"""Writes the files that are generated from the code: docs/env.md. Decides nothing of their content."""
+"""Writes the files that are generated from code: docs/env.md. Decides nothing of their content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
-    (ROOT / "docs" / "env.md").write_text(env.markdown(), encoding="utf-8")
+    (ROOT / "docs" / "env.md").write_text(env.as_markdown(), encoding="utf-8")
 
 
 if __name__ == "__main__":
