@@ -1,0 +1,83 @@
+"""Decides how a problem becomes the arguments, constants and grid of `attention_forward`.
+
+It does not choose block sizes (`zyfa_triton.tuning`) and does not launch (`zyfa_triton.backends`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from zyfa_triton.numerics import code_scale_log2
+from zyfa_triton.problem import Problem
+
+MAX_TILE = 256  # largest BLOCK_M or BLOCK_N of any configuration
+LAUNCH_OPTIONS = {
+    "enable_fp_fusion": False
+}  # a product and a sum are one rounding only where the kernel says fma
+
+
+def launch_arguments(
+    problem: Problem,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *,
+    softmax_scale: float,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+) -> dict[str, Any]:
+    """Run-time arguments of `attention_forward` by name, in its order.
+
+    q, k, v, out: (batch, seqlen, nheads, headdim), unit last stride. lse: float32 (batch, nheads,
+    seqlen_q) contiguous.
+    Descales: float32 (batch, nheads_k), any strides, or None for 1.
+    """
+    descales = {"q": q_descale, "k": k_descale, "v": v_descale}
+    arguments: dict[str, Any] = {"q_ptr": q, "k_ptr": k, "v_ptr": v, "o_ptr": out, "lse_ptr": lse}
+    arguments |= {f"{name}_descale_ptr": descale for name, descale in descales.items()}
+    arguments["softmax_scale_log2"] = code_scale_log2(softmax_scale)
+    for name, tensor in {"q": q, "k": k, "v": v, "o": out}.items():
+        batch, seqlen, nheads, _ = tensor.stride()
+        arguments |= {
+            f"stride_{name}b": batch,
+            f"stride_{name}s": seqlen,
+            f"stride_{name}h": nheads,
+        }
+    for name, descale in descales.items():
+        batch, nheads = descale.stride() if descale is not None else (0, 0)
+        arguments |= {f"stride_{name}db": batch, f"stride_{name}dh": nheads}
+    arguments |= {"nheads": problem.nheads, "group_size": problem.group_size}
+    arguments |= {"seqlen_q": problem.seqlen_q, "seqlen_k": problem.seqlen_k}
+    return arguments
+
+
+def kernel_constants(problem: Problem, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Compile-time constants that follow from the problem; BLOCK_M and BLOCK_N come from the
+    configuration."""
+    widest = max(abs(arguments[f"stride_{name}s"]) for name in "qkvo")
+    return {
+        "IS_CAUSAL": problem.causal,
+        "IS_FP8": problem.is_fp8,
+        "P_MODE": problem.p_mode,
+        "BLOCK_SCALE": problem.block_scale,
+        "HEAD_DIM": problem.headdim,
+        "HEAD_DIM_V": problem.headdim_v,
+        "INDEX_64": MAX_TILE * widest + problem.headdim >= 2**31,
+    }
+
+
+def launch_grid(problem: Problem) -> Callable[[Mapping[str, Any]], tuple[int]]:
+    """The grid as Triton wants it: a function of the configuration. Never called for an empty
+    output."""
+
+    def grid(meta: Mapping[str, Any]) -> tuple[int]:
+        m_blocks = -(-problem.seqlen_q // meta["BLOCK_M"])
+        return (m_blocks * problem.nheads * problem.batch,)
+
+    return grid
