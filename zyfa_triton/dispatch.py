@@ -1,0 +1,177 @@
+"""Which kernel a call runs, where it runs, and whether P gets block scales. Explicit choices never fall back.
+
+It does not check shapes or types (`interface`), and launches nothing itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from zyfa_triton import arch, backends
+from zyfa_triton.backends import BackendUnavailableError, Unavailable
+from zyfa_triton.problem import FP8, Problem
+
+KERNELS = ("triton",)
+BACKENDS = backends.NAMES
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Whether a back end works in this process; if not, why and what to do. detail: what it would run on."""
+
+    backend: str
+    available: bool
+    detail: str = ""
+    reason: str = ""
+    remedy: str = ""
+
+
+def choose_kernel(kernel: str) -> str:
+    """The kernel that runs for a request. Raises ValueError for a name that does not exist."""
+    if kernel == AUTO:
+        return "triton"
+    if kernel not in KERNELS:
+        raise ValueError(f"kernel: got {kernel!r}; accepted: {_quoted((AUTO, *KERNELS))}")
+    return kernel
+
+
+def choose_backend(backend: str, device: torch.device) -> str:
+    """The back end for a request and for the device of the tensors.
+
+    "auto" is "device" for CUDA and ROCm tensors and "reference" for CPU tensors. Raises ValueError
+    for a name that does not exist or that does not take tensors of this device.
+    """
+    if backend not in (AUTO, *BACKENDS):
+        raise ValueError(f"backend: got {backend!r}; accepted: {_quoted((AUTO, *BACKENDS))}")
+    on_device = device.type == "cuda"
+    if backend == AUTO:
+        return "device" if on_device else "reference"
+    if on_device and backend != "device":
+        raise ValueError(
+            f"backend: {backend!r} takes CPU tensors, q is on {device}; "
+            'accepted for it: "auto", "device", or q.cpu(), k.cpu(), v.cpu()'
+        )
+    if not on_device and backend == "device":
+        raise ValueError(
+            f'backend: "device" takes CUDA or ROCm tensors, q is on {device}; '
+            f"accepted for it: {_quoted((AUTO, *BACKENDS[1:]))}"
+        )
+    return backend
+
+
+def choose_block_scale(
+    block_scale: bool | str, *, dtype: torch.dtype, p_mode: str, backend: str, device: torch.device
+) -> bool:
+    """Whether each 64-key block of P carries a power of two.
+
+    "auto": where it costs nothing, that is for e4m3 on gfx950 and on everything that stands for it
+    on a CPU. 16-bit inputs and p_mode "unscaled" have none; asking for one raises ValueError.
+    """
+    if dtype != FP8 or p_mode == "unscaled":
+        if block_scale is True:
+            why = f"{dtype} inputs" if dtype != FP8 else 'p_mode="unscaled"'
+            raise ValueError(f'block_scale: got True; accepted with {why}: "auto", False')
+        return False
+    if block_scale != AUTO:
+        return bool(block_scale)
+    if backend != "device":
+        return True
+    return device.type == "cuda" and arch.arch_of(_index(device)).has_scaled_matrix
+
+
+def load_backend(name: str) -> ModuleType:
+    """The module of a back end, imported on first use. It may be unable to run; see `unavailable`."""
+    return importlib.import_module(f"zyfa_triton.backends.{name}")
+
+
+def available_backend(name: str) -> ModuleType:
+    """The module of a back end that can run. Raises BackendUnavailableError otherwise."""
+    module = load_backend(name)
+    why: Unavailable | None = module.unavailable()
+    if why is not None:
+        raise BackendUnavailableError(name, why)
+    return module
+
+
+def capabilities() -> list[Capability]:
+    """What each back end can do in this process, in the order of `BACKENDS`. Launches nothing."""
+    return [_capability(name) for name in BACKENDS]
+
+
+def run(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *,
+    softmax_scale: float,
+    causal: bool,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    p_mode: str,
+    block_scale: bool | str,
+    kernel: str,
+    backend: str,
+    config: dict[str, Any] | None = None,
+) -> None:
+    """Computes attention of checked tensors into `out` and `lse`, which nothing has filled yet."""
+    kernel = choose_kernel(kernel)
+    backend = choose_backend(backend, q.device)
+    module = available_backend(backend)
+    problem = Problem.of(
+        q,
+        k,
+        v,
+        causal=causal,
+        p_mode=p_mode,
+        block_scale=choose_block_scale(
+            block_scale, dtype=q.dtype, p_mode=p_mode, backend=backend, device=q.device
+        ),
+        out_dtype=out.dtype,
+        return_lse=lse is not None,
+    )
+    if out.numel() == 0:
+        return
+    if problem.seqlen_k == 0:
+        out.zero_()
+        if lse is not None:
+            lse.fill_(float("-inf"))
+        return
+    module.run(
+        problem,
+        kernel,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        softmax_scale=softmax_scale,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+        config=config,
+    )
+
+
+def _capability(name: str) -> Capability:
+    module = load_backend(name)
+    why: Unavailable | None = module.unavailable()
+    if why is not None:
+        return Capability(name, available=False, reason=why.reason, remedy=why.remedy)
+    return Capability(name, available=True, detail=module.describe())
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def _quoted(names: tuple[str, ...]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

@@ -1,0 +1,129 @@
+"""Which environment variables exist, what they mean and how they are parsed. Nothing else reads os.environ.
+
+It does not act on them. docs/env.md is generated from `VARIABLES`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable. changes_codegen: whether kernels compiled under another value differ."""
+
+    name: str
+    type: str
+    default: str
+    effect: str
+    changes_codegen: bool = False
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable(
+        "ZYFA_TUNE",
+        "off | on",
+        "off",
+        "on: the first call of a kind that has no stored configuration measures the candidates "
+        "and stores the fastest. off: such a call takes the default configuration; only "
+        "warmup(tune=True) measures.",
+    ),
+    Variable(
+        "ZYFA_TUNING_FILE",
+        "path",
+        "tuning.json in ZYFA_CACHE_DIR",
+        "JSON file of tuned configurations. Its entries precede those that ship with the package; "
+        "tuning writes to it.",
+    ),
+    Variable(
+        "ZYFA_CACHE_DIR",
+        "path",
+        "zyfa_triton in XDG_CACHE_HOME",
+        "Folder for what is kept between processes.",
+    ),
+    Variable(
+        "ZYFA_LLVM_BIN",
+        "path",
+        "PATH",
+        "Folder that holds llvm-mc, llvm-objdump and ld.lld of LLVM 22.",
+    ),
+    Variable("XDG_CACHE_HOME", "path", "~/.cache", "Parent of the default ZYFA_CACHE_DIR."),
+    Variable(
+        "TRITON_INTERPRET",
+        "0 | 1",
+        "0",
+        "Triton's own: 1 makes every kernel of the process interpreted. The interpreter back end "
+        "then runs in this process, so that a debugger can step through a kernel, and the device "
+        "back end is not available. Read once, when Triton is imported.",
+        changes_codegen=True,
+    ),
+    Variable(
+        "PYTHONPATH",
+        "paths",
+        "",
+        "Python's own: extended for the process that interprets kernels, so that it finds the "
+        "same package.",
+    ),
+)
+
+
+def read(name: str) -> str | None:
+    """The variable's text, or None where it is unset or empty. Raises KeyError for an undeclared name."""
+    if name not in {variable.name for variable in VARIABLES}:
+        raise KeyError(f"{name} is not declared in zyfa_triton.env.VARIABLES")
+    return os.environ.get(name) or None
+
+
+def tune() -> bool:
+    """Whether a call without a stored configuration measures the candidates (ZYFA_TUNE)."""
+    value = read("ZYFA_TUNE") or "off"
+    if value not in ("on", "off"):
+        raise ValueError(f"ZYFA_TUNE: got {value!r}; accepted are 'on' and 'off'")
+    return value == "on"
+
+
+def cache_dir() -> Path:
+    """Folder for what is kept between processes; not created here."""
+    chosen = read("ZYFA_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    parent = read("XDG_CACHE_HOME")
+    return (Path(parent) if parent else Path.home() / ".cache") / "zyfa_triton"
+
+
+def tuning_file() -> Path:
+    """The user's file of tuned configurations, which may not exist yet."""
+    chosen = read("ZYFA_TUNING_FILE")
+    return Path(chosen).expanduser() if chosen else cache_dir() / "tuning.json"
+
+
+def is_interpreting() -> bool:
+    """Whether Triton interprets every kernel of this process."""
+    return (read("TRITON_INTERPRET") or "0").lower() in ("1", "true", "yes", "on", "y")
+
+
+def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with changes, for a process that it starts."""
+    return {**os.environ, **changes}
+
+
+def as_markdown() -> str:
+    """The text of docs/env.md."""
+    lines = [
+        "# Environment variables",
+        "",
+        "Generated from `zyfa_triton/env.py`; `make asm-check` regenerates it.",
+        "",
+        "| name | type | default | effect | changes generated code |",
+        "|---|---|---|---|---|",
+    ]
+    for variable in VARIABLES:
+        changes = "yes" if variable.changes_codegen else "no"
+        kind = variable.type.replace("|", "\\|")
+        lines.append(
+            f"| `{variable.name}` | {kind} | {variable.default or 'empty'} | {variable.effect} | {changes} |"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,247 @@
+"""How the op looks to torch: `torch.library` operators with fake-tensor versions and no silent gradients.
+
+They do not check arguments (`interface`) and do not decide what runs (`dispatch`). Calling an operator on inputs that
+require grad and going backward raises, because none has an autograd formula.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from zyfa_triton import dispatch
+from zyfa_triton import quantize as quantizer
+
+
+@torch.library.custom_op("zyfa::attention", mutates_args=())
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    softmax_scale: float,
+    causal: bool,
+    p_mode: str,
+    block_scale: str,
+    kernel: str,
+    backend: str,
+    out_dtype: torch.dtype,
+    return_lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse = _empty(q, v, out_dtype, return_lse)
+    dispatch.run(
+        q,
+        k,
+        v,
+        out,
+        lse if return_lse else None,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+        p_mode=p_mode,
+        block_scale=_BLOCK_SCALES[block_scale],
+        kernel=kernel,
+        backend=backend,
+    )
+    return out, lse
+
+
+@_attention.register_fake
+def _(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    softmax_scale: float,
+    causal: bool,
+    p_mode: str,
+    block_scale: str,
+    kernel: str,
+    backend: str,
+    out_dtype: torch.dtype,
+    return_lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _empty(q, v, out_dtype, return_lse)
+
+
+@torch.library.custom_op("zyfa::attention_out", mutates_args=("out",))
+def _attention_out(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    softmax_scale: float,
+    causal: bool,
+    p_mode: str,
+    block_scale: str,
+    kernel: str,
+    backend: str,
+    return_lse: bool,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    lse = _empty_lse(q, return_lse)
+    dispatch.run(
+        q,
+        k,
+        v,
+        out,
+        lse if return_lse else None,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+        p_mode=p_mode,
+        block_scale=_BLOCK_SCALES[block_scale],
+        kernel=kernel,
+        backend=backend,
+    )
+    return lse
+
+
+@_attention_out.register_fake
+def _(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    softmax_scale: float,
+    causal: bool,
+    p_mode: str,
+    block_scale: str,
+    kernel: str,
+    backend: str,
+    return_lse: bool,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    return _empty_lse(q, return_lse)
+
+
+@torch.library.custom_op("zyfa::quantize_fp8", mutates_args=())
+def _quantize(
+    x: torch.Tensor, nheads_k: int, per_tensor: bool, subtract_mean: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return quantizer.quantize(
+        x, nheads_k=nheads_k, per_tensor=per_tensor, subtract_mean=subtract_mean
+    )
+
+
+@_quantize.register_fake
+def _(
+    x: torch.Tensor, nheads_k: int, per_tensor: bool, subtract_mean: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return quantizer.empty_outputs(
+        x, nheads_k=nheads_k, per_tensor=per_tensor, subtract_mean=subtract_mean
+    )
+
+
+@torch.library.custom_op("zyfa::add_mean_to_lse", mutates_args=("lse",))
+def _add_mean_to_lse(
+    lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
+) -> None:
+    quantizer.add_mean_to_lse(lse, q, mean, softmax_scale)
+
+
+@_add_mean_to_lse.register_fake
+def _(lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float) -> None:
+    return None
+
+
+_BLOCK_SCALES: dict[str, bool | str] = {"auto": "auto", "on": True, "off": False}
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    *,
+    softmax_scale: float,
+    causal: bool,
+    p_mode: str,
+    block_scale: bool | str,
+    kernel: str,
+    backend: str,
+    out_dtype: torch.dtype,
+    return_lse: bool,
+    out: torch.Tensor | None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Calls the operator that fits: one that returns a new output, or one that fills `out`."""
+    scaling = block_scale if isinstance(block_scale, str) else ("on" if block_scale else "off")
+    if out is None:
+        result, lse = _attention(
+            q,
+            k,
+            v,
+            q_descale,
+            k_descale,
+            v_descale,
+            softmax_scale,
+            causal,
+            p_mode,
+            scaling,
+            kernel,
+            backend,
+            out_dtype,
+            return_lse,
+        )
+    else:
+        result = out
+        lse = _attention_out(
+            q,
+            k,
+            v,
+            q_descale,
+            k_descale,
+            v_descale,
+            softmax_scale,
+            causal,
+            p_mode,
+            scaling,
+            kernel,
+            backend,
+            return_lse,
+            out,
+        )
+    return (result, lse) if return_lse else result
+
+
+def quantize(
+    x: torch.Tensor, nheads_k: int, per_tensor: bool, subtract_mean: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """codes, descale (batch, nheads_k), mean (batch, nheads, headdim; empty without subtract_mean)."""
+    codes, descale, mean = _quantize(x, nheads_k, per_tensor, subtract_mean)
+    if per_tensor:
+        descale = descale.expand(x.shape[0], nheads_k)
+    return codes, descale, mean
+
+
+def add_mean_to_lse(
+    lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
+) -> None:
+    """Adds softmax_scale * q . mean to lse in place: the log-sum-exp before the mean was removed from K."""
+    _add_mean_to_lse(lse, q, mean, softmax_scale)
+
+
+def _empty(
+    q: torch.Tensor, v: torch.Tensor, out_dtype: torch.dtype, return_lse: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (q.shape[0], q.shape[1], q.shape[2], v.shape[3])
+    return q.new_empty(shape, dtype=out_dtype), _empty_lse(q, return_lse)
+
+
+def _empty_lse(q: torch.Tensor, return_lse: bool) -> torch.Tensor:
+    """(batch, nheads, seqlen_q), or one without elements: an operator returns a tensor in any case."""
+    shape = (q.shape[0], q.shape[2], q.shape[1]) if return_lse else (0,)
+    return q.new_empty(shape, dtype=torch.float32)

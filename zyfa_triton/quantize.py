@@ -1,0 +1,134 @@
+"""How 16-bit tensors become e4m3 with descales: on a device by Triton kernels, on a CPU by torch, bit for bit the same.
+
+It does not check arguments (`interface`). The order of every sum is fixed here, so that both ways agree:
+
+- A chunk is `CHUNK` rows of the sequence. Within it, row r of a tile of `ROWS` rows sums rows r, r + ROWS, ... in that
+  order; the tile's rows are then added in halves. Chunks are added in order. mean = sum / seqlen.
+- amax is the largest |x - mean| in float32; a NaN or infinity in x makes it infinite.
+- descale = amax / 448, and codes are (x - mean) * (448 / amax), each rounded to nearest. amax below 2^-100 counts as
+  2^-100; amax 0 gives descale 1 and codes 0; infinite amax gives NaN for both.
+
+Memory beside the codes: float32 partial results, one row of channels a chunk of `CHUNK` rows.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from zyfa_triton.problem import FP8
+
+E4M3_MAX = 448.0
+AMAX_FLOOR = 2.0**-100  # keeps 448 / amax finite
+ROWS = 64
+CHUNK = 1024
+_LSE_CHUNK = 4096  # queries whose float32 copies exist at once on a CPU
+
+
+def empty_outputs(
+    x: torch.Tensor, *, nheads_k: int, per_tensor: bool, subtract_mean: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Unfilled codes (x's shape), descale ((batch, nheads_k), or (1, 1)) and mean ((batch, nheads, headdim) or (0,))."""
+    batch, _, nheads, headdim = x.shape
+    codes = torch.empty(x.shape, dtype=FP8, device=x.device)
+    descale = x.new_empty((1, 1) if per_tensor else (batch, nheads_k), dtype=torch.float32)
+    mean = x.new_empty((batch, nheads, headdim) if subtract_mean else (0,), dtype=torch.float32)
+    return codes, descale, mean
+
+
+def quantize(
+    x: torch.Tensor, *, nheads_k: int, per_tensor: bool, subtract_mean: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Codes, descale and mean of x (batch, seqlen, nheads, headdim), as `empty_outputs` shapes them."""
+    codes, descale, mean = empty_outputs(
+        x, nheads_k=nheads_k, per_tensor=per_tensor, subtract_mean=subtract_mean
+    )
+    if x.numel() == 0:
+        descale.fill_(1.0)
+        mean.zero_()
+    elif x.device.type == "cuda":
+        from zyfa_triton.backends import device
+
+        device.quantize(x, codes, descale, mean if subtract_mean else None)
+    else:
+        _quantize_on_cpu(x, codes, descale, mean if subtract_mean else None)
+    return codes, descale, mean
+
+
+def add_mean_to_lse(
+    lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
+) -> None:
+    """lse (batch, nheads, seqlen_q) += softmax_scale * q . mean of the key head, in float32. -inf stays.
+
+    q: (batch, seqlen_q, nheads, headdim), as it was before it was quantised. mean: (batch, nheads_k, headdim).
+    """
+    if lse.numel() == 0:
+        return
+    if q.device.type == "cuda":
+        from zyfa_triton.backends import device
+
+        device.add_mean_to_lse(lse, q, mean, softmax_scale)
+        return
+    group = q.shape[2] // mean.shape[1]
+    per_head = mean.repeat_interleave(group, 1)
+    for first in range(0, q.shape[1], _LSE_CHUNK):
+        rows = slice(first, first + _LSE_CHUNK)
+        shift = torch.einsum("bshd,bhd->bhs", q[:, rows].float(), per_head)
+        lse[:, :, rows] += shift * softmax_scale
+
+
+def scale_of(amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """descale and its inverse, float32, from amax: the one place that decides about 0, tiny and infinite values."""
+    floored = amax.clamp(min=AMAX_FLOOR)
+    descale = torch.where(amax == 0, 1.0, floored / E4M3_MAX)
+    inverse = torch.where(amax == 0, 1.0, E4M3_MAX / floored)
+    finite = amax < float("inf")
+    nan = torch.full_like(amax, float("nan"))
+    return torch.where(finite, descale, nan), torch.where(finite, inverse, nan)
+
+
+def _quantize_on_cpu(
+    x: torch.Tensor, codes: torch.Tensor, descale: torch.Tensor, mean: torch.Tensor | None
+) -> None:
+    batch, seqlen, nheads, _ = x.shape
+    if mean is not None:
+        mean.copy_(_mean(x))
+    amax = x.new_empty((batch, nheads), dtype=torch.float32)
+    for b, h in _heads(x):
+        magnitude = _centred(x, mean, b, h).abs()
+        amax[b, h] = torch.where(magnitude < float("inf"), magnitude, float("inf")).max()
+    groups = (1, 1) if descale.shape == (1, 1) else (batch, descale.shape[1])
+    per_group = amax.reshape(groups[0], groups[1], -1).amax(-1)
+    scale, inverse = scale_of(per_group)
+    descale.copy_(scale)
+    if descale.shape == (1, 1):
+        inverse = inverse.expand(batch, nheads)
+    else:
+        inverse = inverse.repeat_interleave(nheads // groups[1], 1)
+    for b, h in _heads(x):
+        scaled = _centred(x, mean, b, h) * inverse[b, h]
+        codes[b, :, h] = scaled.clamp(-E4M3_MAX, E4M3_MAX).to(FP8)
+
+
+def _heads(x: torch.Tensor) -> list[tuple[int, int]]:
+    return [(b, h) for b in range(x.shape[0]) for h in range(x.shape[2])]
+
+
+def _centred(x: torch.Tensor, mean: torch.Tensor | None, b: int, h: int) -> torch.Tensor:
+    head = x[b, :, h].float()
+    return head if mean is None else head - mean[b, h]
+
+
+def _mean(x: torch.Tensor) -> torch.Tensor:
+    """(batch, nheads, headdim), summed in the order that the module describes."""
+    batch, seqlen, nheads, headdim = x.shape
+    total = torch.zeros(batch, nheads, headdim)
+    for start in range(0, seqlen, CHUNK):
+        tile = torch.zeros(batch, ROWS, nheads, headdim)
+        for first in range(start, min(seqlen, start + CHUNK), ROWS):
+            rows = x[:, first : min(first + ROWS, seqlen)].float()
+            tile[:, : rows.shape[1]] += rows
+        while tile.shape[1] > 1:
+            half = tile.shape[1] // 2
+            tile = tile[:, :half] + tile[:, half:]
+        total += tile[:, 0]
+    return total / seqlen
