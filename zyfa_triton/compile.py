@@ -1,0 +1,147 @@
+"""Decides how the Triton kernel becomes gfx950 machine code on a machine without such a card.
+
+It compiles for exactly the arguments given (types, alignments, values that Triton specialises on),
+so that the result is the code a launch on the card would run. It does not run anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+
+from zyfa_triton.kernels.launch import LAUNCH_OPTIONS
+
+TARGET = "gfx950"
+_WAVE_SIZE = 64
+_ALIGNMENT = 16  # bytes, or value of an integer: what Triton specialises on
+_POINTER_TYPES = {
+    torch.float8_e4m3fn: "*fp8e4nv",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+}
+_BLOCK_NAMES = ("BLOCK_M", "BLOCK_N")
+Attributes = tuple[tuple[tuple[int], tuple[tuple[str, int], ...]], ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What Triton specialises a kernel on: types by argument, constants, and divisibilities."""
+
+    types: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, Any], ...]
+    attributes: Attributes
+
+    @property
+    def run_time_names(self) -> tuple[str, ...]:
+        """Arguments that are passed at run time, in the order of the kernel's argument block."""
+        return tuple(name for name, kind in self.types if kind != "constexpr")
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """gfx950 code of one specialisation.
+
+    amdgcn: assembly text. hsaco: code object. shared: dynamic LDS bytes a workgroup.
+    config: BLOCK_M, BLOCK_N, num_warps, num_stages and back-end options that were used.
+    """
+
+    name: str
+    amdgcn: str = field(repr=False)
+    hsaco: bytes = field(repr=False)
+    shared: int
+    num_warps: int
+    signature: Signature
+    config: Mapping[str, Any]
+
+
+def signature_of(
+    arguments: Mapping[str, Any], constants: Mapping[str, Any], unspecialised: frozenset[str]
+) -> Signature:
+    """The specialisation that Triton's launcher would derive from run-time arguments.
+
+    Args:
+        arguments: run-time arguments by name, in the kernel's order: tensors, ints, floats or None.
+        constants: compile-time constants by name.
+        unspecialised: integers that the kernel marks `do_not_specialize`.
+    """
+    types: list[tuple[str, str]] = []
+    fixed = dict(constants)
+    attributes = []
+    for index, (name, value) in enumerate(arguments.items()):
+        marks: list[tuple[str, int]] = []
+        if value is None or (isinstance(value, int) and value == 1 and name not in unspecialised):
+            types.append((name, "constexpr"))
+            fixed[name] = value
+            continue
+        if isinstance(value, torch.Tensor):
+            types.append((name, _POINTER_TYPES[value.dtype]))
+            if value.data_ptr() % _ALIGNMENT == 0:
+                marks.append(("tt.divisibility", _ALIGNMENT))
+            if value.untyped_storage().nbytes() < 2**31:
+                marks.append(("tt.pointer_range", 32))
+        elif isinstance(value, int):
+            types.append((name, "i32" if -(2**31) <= value < 2**31 else "i64"))
+            if value % _ALIGNMENT == 0 and name not in unspecialised:
+                marks.append(("tt.divisibility", _ALIGNMENT))
+        else:
+            types.append((name, "fp32"))
+        if marks:
+            attributes.append(((index,), tuple(marks)))
+    types += [(name, "constexpr") for name in constants]
+    return Signature(tuple(types), tuple(fixed.items()), tuple(attributes))
+
+
+def compile_attention(
+    arguments: Mapping[str, Any], constants: Mapping[str, Any], config: Mapping[str, Any]
+) -> CompiledKernel:
+    """Compile `attention_forward` for gfx950.
+
+    Args:
+        arguments: from `kernels.launch.launch_arguments`; tensors may be on any device.
+        constants: from `kernels.launch.kernel_constants`.
+        config: BLOCK_M, BLOCK_N, num_warps, num_stages and AMD options such as waves_per_eu.
+    Raises:
+        RuntimeError: this Triton has no AMD back end, or the kernel does not compile.
+    """
+    from zyfa_triton.kernels.attention import attention_forward
+
+    blocks = {name: config[name] for name in _BLOCK_NAMES}
+    unspecialised = frozenset(
+        parameter.name for parameter in attention_forward.params if parameter.do_not_specialize
+    )
+    signature = signature_of(arguments, {**constants, **blocks}, unspecialised)
+    options = {name: value for name, value in config.items() if name not in _BLOCK_NAMES}
+    return _compile(attention_forward, signature, tuple(sorted((options | LAUNCH_OPTIONS).items())))
+
+
+@cache
+def _compile(
+    kernel: Any, signature: Signature, options: tuple[tuple[str, Any], ...]
+) -> CompiledKernel:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = ASTSource(
+        kernel,
+        dict(signature.types),
+        constexprs=dict(signature.constants),
+        attrs={key: [list(mark) for mark in marks] for key, marks in signature.attributes},
+    )
+    target = GPUTarget("hip", TARGET, _WAVE_SIZE)
+    compiled = triton.compile(source, target=target, options=dict(options))
+    constants = dict(signature.constants)
+    return CompiledKernel(
+        name=compiled.metadata.name,
+        amdgcn=compiled.asm["amdgcn"],
+        hsaco=compiled.asm["hsaco"],
+        shared=compiled.metadata.shared,
+        num_warps=compiled.metadata.num_warps,
+        signature=signature,
+        config={name: constants[name] for name in _BLOCK_NAMES} | dict(options),
+    )
