@@ -119,7 +119,9 @@ def lean_codes_portable(scores, scale_log2, row_offset):
 def exact_probabilities(scores, scale_log2, reference, exponent, OCTAVES: tl.constexpr):
     """True exponential 2^(score * scale_log2 - reference * scale_log2 - exponent + OCTAVES),
     float32."""
-    offset = not_above(tl.fma(reference, -scale_log2, OCTAVES - exponent))
+    offset = tl.fma(reference, -scale_log2, OCTAVES - exponent)
+    if OCTAVES != 0.0:
+        offset = not_above(offset)  # scaled up, a rounding could lift P above the e4m3 range
     return tl.exp2(tl.fma(scores, scale_log2, offset[:, None]))
 
 

@@ -16,7 +16,7 @@ Per query, with M the running maximum of the raw scores S, per block of `tile_n`
               code = max(0, floor(fma(S, a, g + 128)) - 128)  on a grid of 2^-16; at most 126
               without block_scale the larger of this line and 4 + 0.19 u, u the unrounded code
     exact:    f = down(fma(-c, M', 8 - E));  P = e4m3(exp2(fma(S, c, f)))
-    unscaled: as exact with 0 for 8 - E, and L sums P before it is rounded
+    unscaled: P = e4m3(exp2(fma(S, c, fma(-c, M', 0)))), and L sums P before it is rounded
     O = O alpha + 2^E (P V);  L = L alpha + 2^E (P 1)         exact sums, then one rounding
 
 where down(x) = fma(|x|, -2^-22, x) keeps later roundings from lifting a code above 126. At the end
@@ -159,8 +159,10 @@ def exact_probabilities(
     exponent: torch.Tensor,
     octaves: float,
 ) -> torch.Tensor:
-    """True exponential, float32, before it is rounded to e4m3."""
-    offset = _down(fma32(-scale_log2.expand_as(reference), reference, octaves - exponent))
+    """True exponential times 2^octaves, float32, before it is rounded to e4m3."""
+    offset = fma32(-scale_log2.expand_as(reference), reference, octaves - exponent)
+    if octaves:
+        offset = _down(offset)
     return exp2_32(fma32(scores, scale_log2, offset))
 
 
