@@ -1,0 +1,72 @@
+"""What the emulator assumes where gfx950's arithmetic is not documented; it computes nothing.
+
+Each field is a question about the machine.  Its comment says what is assumed, why, and which
+experiment on a card settles it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+INVALID_NAN = 0xFFC00000
+"""The NaN of an invalid operation (inf - inf, 0 * inf, log2(-1)) and of a matrix operation.
+
+The manual gives this pattern for v_log, v_rsq, v_sqrt and v_div_fixup; assumed for the others.  A NaN
+operand comes through quieted, the first source first.  Settled by: reading these back.
+"""
+
+MatrixSum = Literal["exact", "even_odd"]
+ByteRounding = Literal["nearest_even", "truncate"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The answers in force, one field each; `DEFAULT_MACHINE` holds the defaults."""
+
+    matrix_sum: MatrixSum = "exact"
+    """How an MFMA adds its products.
+
+    "exact": the products of one instruction are added without rounding, then C, then one rounding
+    to the accumulator's type (fp16 and bf16 products are added in float64).  "even_odd": the model
+    published for the previous generation's fp8: of each 16 k, the 8 even and the 8 odd products
+    are each aligned to the largest of the 8, truncated to 24 fraction bits and added; the two sums
+    and C are added and rounded once; the next 16 k follow with that as C.
+    Settled by: one MFMA with products 1, 2^-24, -1 in different k positions, read back.
+    """
+
+    transcendental_flushes_denormals: bool = True
+    """v_exp, v_log, v_rcp, v_rsq and v_sqrt of fp32 take denormal inputs as zero and flush results.
+
+    LLVM scales operands round these opcodes for that reason, whatever MODE says.
+    Settled by: v_exp_f32 of -130 and v_rcp_f32 of 2^-130 with denormals enabled.
+    """
+
+    transcendental_error_ulp: int = 0
+    """fp32 transcendental results are moved by this many units in the last place.
+
+    0: correctly rounded, from float64.  The machine documents about 1 ulp; a conclusion that
+    survives -1, 0 and +1 does not depend on it.
+    Settled by: all 2^32 inputs of each opcode compared with the correctly rounded result.
+    """
+
+    cvt_pk_u8_rounding: ByteRounding = "nearest_even"
+    """v_cvt_pk_u8_f32 rounds to nearest even before it clamps to 0..255 (two emulators disagree).
+
+    Settled by: v_cvt_pk_u8_f32 of 0.5, 1.5, 2.5, 254.5 and 255.5.
+    """
+
+    ashr_pk_keeps_other_half: bool = True
+    """v_ashr_pk_u8_i32 and v_ashr_pk_i8_i32 preserve the half that op_sel[3] does not select.
+
+    False writes zeros there.  Settled by: one instruction with a filled destination.
+    """
+
+    cvt_scalef32_fp8_keeps_other_half: bool = True
+    """Packed conversions to fp8 and bf8 preserve the half of the destination not selected.
+
+    LLVM ties the old destination to the instruction, which says that it is preserved.
+    Settled by: one instruction with a filled destination.
+    """
+
+DEFAULT_MACHINE = Machine()
