@@ -56,6 +56,13 @@ class Machine:
     Settled by: v_cvt_pk_u8_f32 of 0.5, 1.5, 2.5, 254.5 and 255.5.
     """
 
+    fp8_overflow_after_rounding: bool = True
+    """Conversions to fp8 and bf8 overflow if the rounded value exceeds the largest number.
+
+    448 < x <= 464 then gives 448.  False: anything above 448 overflows (to NaN, or to 448 with
+    FP16_OVFL).  Settled by: v_cvt_pk_fp8_f32 of 449, 464 and 465.
+    """
+
     ashr_pk_keeps_other_half: bool = True
     """v_ashr_pk_u8_i32 and v_ashr_pk_i8_i32 preserve the half that op_sel[3] does not select.
 
