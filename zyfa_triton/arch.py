@@ -16,7 +16,8 @@ class Arch:
     """A target that Triton compiles for.
 
     name: "sm90", "gfx950", ... has_e4m3: whether Triton compiles float8e4nv for it.
-    has_scaled_matrix: whether a matrix instruction takes E8M0 scales, so that block scaling is free.
+    has_scaled_matrix: whether a matrix instruction takes E8M0 scales, so that block scaling is
+        free.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the public functions accept: one error an argument, naming it, what came and what is accepted.
+"""What the public functions accept: one error an argument, with what came and what may come.
 
 It computes nothing and chooses nothing. Everything here is traceable by torch.compile, apart from
 the memory overlap of `out`, which is looked at in eager mode only.
@@ -7,7 +7,7 @@ the memory overlap of `out`, which is looked at in eager mode only.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import torch
@@ -110,7 +110,7 @@ def check_options(
 def scale_or_default(softmax_scale: float | None, headdim: int) -> float:
     """The softmax scale: 1/sqrt(headdim of q) for None. Raises unless positive and finite."""
     if softmax_scale is None:
-        return float(headdim) ** -0.5
+        return 1.0 / math.sqrt(headdim)
     if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, (int, float)):
         refuse(TypeError, "softmax_scale", type(softmax_scale).__name__, "a float, or None")
     scale = float(softmax_scale)
@@ -161,7 +161,7 @@ def check_out(
     q: torch.Tensor,
     v: torch.Tensor,
     dtypes: Sequence[torch.dtype],
-    inputs: dict[str, torch.Tensor | None],
+    inputs: Mapping[str, torch.Tensor | None],
 ) -> None:
     """`out`: where it lies, what it holds, and that writing to it changes no input."""
     if not isinstance(out, torch.Tensor):
@@ -204,7 +204,9 @@ def out_dtypes(dtype: torch.dtype) -> tuple[torch.dtype, ...]:
 def may_overlap_itself(tensor: torch.Tensor) -> bool:
     """Whether two elements of a tensor may lie at one address; exact for nested strides."""
     axes = sorted(
-        (stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
+        (stride, size)
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        if size > 1
     )
     if tensor.numel() == 0:
         return False
@@ -217,7 +219,7 @@ def may_overlap_itself(tensor: torch.Tensor) -> bool:
 
 
 def may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether a and b share a byte. Exact for equal strides; otherwise compares their address ranges."""
+    """Whether a and b share a byte: exact for equal strides, else by their address ranges."""
     if a.numel() == 0 or b.numel() == 0 or a.device != b.device or _has_no_memory(a, b):
         return False
     distance = b.data_ptr() - a.data_ptr()

@@ -1,4 +1,4 @@
-"""Which kernel a call runs, where it runs, and whether P gets block scales. Explicit choices never fall back.
+"""Which kernel a call runs, where, and whether P gets block scales. No choice falls back.
 
 It does not check shapes or types (`interface`), and launches nothing itself.
 """
@@ -23,7 +23,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Capability:
-    """Whether a back end works in this process; if not, why and what to do. detail: what it would run on."""
+    """Whether a back end works in this process, on what (detail), or why not and what to do."""
 
     backend: str
     available: bool
@@ -86,7 +86,7 @@ def choose_block_scale(
 
 
 def load_backend(name: str) -> ModuleType:
-    """The module of a back end, imported on first use. It may be unable to run; see `unavailable`."""
+    """The module of a back end, imported on first use. It may be unable to run."""
     return importlib.import_module(f"zyfa_triton.backends.{name}")
 
 

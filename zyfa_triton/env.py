@@ -1,4 +1,4 @@
-"""Which environment variables exist, what they mean and how they are parsed. Nothing else reads os.environ.
+"""Which environment variables exist and how they are parsed. Nothing else reads os.environ.
 
 It does not act on them. docs/env.md is generated from `VARIABLES`.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Variable:
-    """One environment variable. changes_codegen: whether kernels compiled under another value differ."""
+    """One environment variable. changes_codegen: whether its value changes compiled kernels."""
 
     name: str
     type: str
@@ -71,7 +71,7 @@ VARIABLES: tuple[Variable, ...] = (
 
 
 def read(name: str) -> str | None:
-    """The variable's text, or None where it is unset or empty. Raises KeyError for an undeclared name."""
+    """The variable's text, None where it is unset or empty. Raises KeyError for others' names."""
     if name not in {variable.name for variable in VARIABLES}:
         raise KeyError(f"{name} is not declared in zyfa_triton.env.VARIABLES")
     return os.environ.get(name) or None
@@ -124,6 +124,7 @@ def as_markdown() -> str:
         changes = "yes" if variable.changes_codegen else "no"
         kind = variable.type.replace("|", "\\|")
         lines.append(
-            f"| `{variable.name}` | {kind} | {variable.default or 'empty'} | {variable.effect} | {changes} |"
+            f"| `{variable.name}` | {kind} | {variable.default or 'empty'} "
+            f"| {variable.effect} | {changes} |"
         )
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The public functions: arguments are checked here (by `checks`), and nothing else is done with them.
+"""The public functions: arguments are checked here (by `checks`), nothing else is done to them.
 
 What runs is decided in `dispatch`; the torch operators that torch.compile sees are in `ops`.
 """
@@ -38,26 +38,33 @@ def flash_attn_func(
     """softmax(softmax_scale * Q K^T) V, forward only.
 
     Args:
-        q: (batch, seqlen_q, nheads, headdim), bfloat16, float16 or float8_e4m3fn. Last stride 1, others free.
-        k, v: (batch, seqlen_k, nheads_k, headdim) and (..., headdim_v), dtype and device of q. Query head h reads
-            key head h // (nheads // nheads_k). headdim/headdim_v: 128/128 or 192/128.
+        q: (batch, seqlen_q, nheads, headdim), bfloat16, float16 or float8_e4m3fn. Last stride 1,
+            others free.
+        k, v: (batch, seqlen_k, nheads_k, headdim) and (..., headdim_v), dtype and device of q.
+            Query head h reads key head h // (nheads // nheads_k). headdim/headdim_v: 128/128 or
+            192/128.
         softmax_scale: None is 1/sqrt(headdim).
         causal: query i sees keys j <= i + seqlen_k - seqlen_q (aligned at the bottom right).
-        q_descale, k_descale, v_descale: e4m3 inputs only; what a code has to be multiplied with. A float, a float32
-            tensor of one element, or (batch, nheads_k). None is 1. They must be positive; a tensor's values are
-            not looked at.
-        p_mode: how probabilities of e4m3 inputs are rounded to e4m3. "lean": a multiply-add instead of an exponential.
-            "exact": the true exponential, scaled as the target allows. "unscaled": the true exponential, unscaled,
-            row sums before rounding; there to compare with. 16-bit inputs take the true exponential in every mode.
-        block_scale: whether each 64 keys of P carry a power of two. "auto": where the target does it for free.
+        q_descale, k_descale, v_descale: e4m3 inputs only; what a code has to be multiplied with. A
+            float, a float32 tensor of one element, or (batch, nheads_k). None is 1. They must be
+            positive; a tensor's values are not looked at.
+        p_mode: how probabilities of e4m3 inputs are rounded to e4m3. "lean": a multiply-add instead
+            of an exponential. "exact": the true exponential, scaled as the target allows.
+            "unscaled": the true exponential, unscaled, row sums before rounding; there to compare
+            with. 16-bit inputs take the true exponential in every mode.
+        block_scale: whether each 64 keys of P carry a power of two. "auto": where the target does
+            it for free.
         kernel: what runs: "auto", "triton".
-        backend: where: "auto", "device", "interpreter" (Triton's), "emulated" (gfx950 machine code on the CPU),
-            "reference" (the contract model). A choice other than "auto" never falls back.
-        out: filled and returned. 16-bit inputs: their dtype. e4m3 inputs: bfloat16, float16 or float32.
+        backend: where: "auto", "device", "interpreter" (Triton's), "emulated" (gfx950 machine code
+            on the CPU), "reference" (the contract model). A choice other than "auto" never falls
+            back.
+        out: filled and returned. 16-bit inputs: their dtype. e4m3 inputs: bfloat16, float16 or
+            float32.
     Returns:
-        out (batch, seqlen_q, nheads, headdim_v), in q's dtype, bfloat16 for e4m3 inputs, or out's dtype; with
-        return_lse also lse, float32 (batch, nheads, seqlen_q): natural log of the row's sum of exponentials. A row
-        that sees no key has out 0 and lse -inf. With "lean" lse is off by up to 0.084: never use it in a backward pass.
+        out (batch, seqlen_q, nheads, headdim_v), in q's dtype, bfloat16 for e4m3 inputs, or out's
+        dtype; with return_lse also lse, float32 (batch, nheads, seqlen_q): natural log of the row's
+        sum of exponentials. A row that sees no key has out 0 and lse -inf. With "lean" lse is off
+        by up to 0.084: never use it in a backward pass.
     Raises:
         TypeError, ValueError: an argument that is not accepted, by name.
         NotImplementedError: an input requires grad and grad mode is on.
@@ -79,7 +86,7 @@ def flash_attn_func(
     ]
     dtypes = checks.out_dtypes(q.dtype)
     if out is not None:
-        inputs = {"q": q, "k": k, "v": v}
+        inputs: dict[str, torch.Tensor | None] = {"q": q, "k": k, "v": v}
         inputs |= dict(zip(("q_descale", "k_descale", "v_descale"), descales, strict=True))
         checks.check_out(out, q, v, dtypes, inputs)
     return ops.attention(
@@ -119,13 +126,14 @@ def flash_attn_fp8_func(
 
     Args:
         q, k, v: as in `flash_attn_func`, bfloat16 or float16.
-        granularity: one scale for each batch entry and key head ("head") or for the whole tensor ("tensor").
-        subtract_k_mean: removes K's per-channel mean over the sequence before quantising. The softmax does not
-            change, and lse is corrected; a key bias then costs no precision.
+        granularity: one scale for each batch entry and key head ("head") or for the whole tensor
+            ("tensor").
+        subtract_k_mean: removes K's per-channel mean over the sequence before quantising. The
+            softmax does not change, and lse is corrected; a key bias then costs no precision.
         Others: as in `flash_attn_func`.
     Returns:
-        As `flash_attn_func`, in q's dtype. A (batch entry, key head) whose q, k or v holds a NaN or an infinity
-        has NaN in all its outputs. Memory used beside the outputs: the e4m3 copies.
+        As `flash_attn_func`, in q's dtype. A (batch entry, key head) whose q, k or v holds a NaN or
+        an infinity has NaN in all its outputs. Memory used beside the outputs: the e4m3 copies.
     """
     checks.check_inputs(q, k, v, _SIXTEEN_BIT)
     checks.check_options(
@@ -174,16 +182,20 @@ def quantize_fp8(
     """Rounds x to e4m3 with the scales that `flash_attn_func` takes: x is about codes * descale.
 
     Args:
-        x: (batch, seqlen, nheads, headdim), bfloat16, float16 or float32, last stride 1. headdim up to 256.
+        x: (batch, seqlen, nheads, headdim), bfloat16, float16 or float32, last stride 1. headdim up
+            to 256.
         granularity: "head": one scale for each batch entry and group of nheads // nheads_k heads.
             "tensor": one scale.
         nheads_k: key heads; None is nheads. Give it for q with fewer key heads than query heads.
-        subtract_mean: subtracts the mean over the sequence of each batch entry, head and channel first.
+        subtract_mean: subtracts the mean over the sequence of each batch entry, head and channel
+            first.
     Returns:
-        codes: float8_e4m3fn, x's shape, contiguous. The largest magnitude that a scale covers becomes 448.
-        descale: float32 (batch, nheads_k), an expanded view for "tensor". 1 where all is zero; NaN, with NaN codes,
-            where x holds a NaN or an infinity.
-        mean: float32 (batch, nheads, headdim), only with subtract_mean: x is about codes * descale + mean.
+        codes: float8_e4m3fn, x's shape, contiguous. The largest magnitude that a scale covers
+            becomes 448.
+        descale: float32 (batch, nheads_k), an expanded view for "tensor". 1 where all is zero; NaN,
+            with NaN codes, where x holds a NaN or an infinity.
+        mean: float32 (batch, nheads, headdim), only with subtract_mean: x is about codes * descale
+            + mean.
     """
     checks.check_tensor("x", x, _QUANTISABLE)
     _check_quantisation(granularity, subtract_mean, "subtract_mean")
@@ -211,15 +223,16 @@ def warmup(
 ) -> dict[str, Any]:
     """Compiles, and on request tunes, what a later call with such arguments runs.
 
-    A CUDA graph cannot be captured around a kernel that is not compiled yet; call this first, once for each length
-    bucket (powers of two) that will occur. Nothing is tuned unless it is asked for: measuring takes a minute, and a
-    call that takes a minute once, or never does under load, is a surprise. Configurations measured before are stored
-    and shipped, and are used in any case.
+    A CUDA graph cannot be captured around a kernel that is not compiled yet; call this first, once
+    for each length bucket (powers of two) that will occur. Nothing is tuned unless it is asked for:
+    measuring takes a minute, and a call that takes a minute once, or never does under load, is a
+    surprise. Configurations measured before are stored and shipped, and are used in any case.
 
     Args:
-        q, k, v, softmax_scale, causal, options: as in `flash_attn_func`, or `flash_attn_fp8_func` with `quantize`.
-            The values in q, k and v do not matter.
-        tune: measure all candidate configurations now and store the fastest in ZYFA_TUNING_FILE. Device only.
+        q, k, v, softmax_scale, causal, options: as in `flash_attn_func`, or `flash_attn_fp8_func`
+            with `quantize`. The values in q, k and v do not matter.
+        tune: measure all candidate configurations now and store the fastest in ZYFA_TUNING_FILE.
+            Device only.
     Returns:
         The configuration that such calls use from now on; empty for back ends that have none.
     """
@@ -243,5 +256,3 @@ def _check_quantisation(
         checks.refuse(ValueError, "granularity", repr(granularity), '"head", "tensor"')
     if not isinstance(subtract_mean, bool):
         checks.refuse(TypeError, name, repr(subtract_mean), "True, False")
-
-

@@ -1,7 +1,8 @@
-"""How the op looks to torch: `torch.library` operators with fake-tensor versions and no silent gradients.
+"""How the op looks to torch: operators with fake-tensor versions and no silent gradients.
 
-They do not check arguments (`interface`) and do not decide what runs (`dispatch`). Calling an operator on inputs that
-require grad and going backward raises, because none has an autograd formula.
+They do not check arguments (`interface`) and do not decide what runs (`dispatch`). Calling an
+operator on inputs that require grad and going backward raises, because none has an autograd
+formula.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ def attention(
 def quantize(
     x: torch.Tensor, nheads_k: int, per_tensor: bool, subtract_mean: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """codes, descale (batch, nheads_k), mean (batch, nheads, headdim; empty without subtract_mean)."""
+    """Codes, descale (batch, nheads_k), mean ((batch, nheads, headdim), or no elements)."""
     codes, descale, mean = _quantize(x, nheads_k, per_tensor, subtract_mean)
     if per_tensor:
         descale = descale.expand(x.shape[0], nheads_k)
@@ -230,7 +231,7 @@ def quantize(
 def add_mean_to_lse(
     lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
 ) -> None:
-    """Adds softmax_scale * q . mean to lse in place: the log-sum-exp before the mean was removed from K."""
+    """Adds softmax_scale * q . mean to lse, in place: undoes the removal of K's mean."""
     _add_mean_to_lse(lse, q, mean, softmax_scale)
 
 
@@ -242,6 +243,6 @@ def _empty(
 
 
 def _empty_lse(q: torch.Tensor, return_lse: bool) -> torch.Tensor:
-    """(batch, nheads, seqlen_q), or one without elements: an operator returns a tensor in any case."""
+    """(batch, nheads, seqlen_q), or no elements: an operator always returns a tensor."""
     shape = (q.shape[0], q.shape[2], q.shape[1]) if return_lse else (0,)
     return q.new_empty(shape, dtype=torch.float32)

@@ -1,12 +1,14 @@
-"""How 16-bit tensors become e4m3 with descales: on a device by Triton kernels, on a CPU by torch, bit for bit the same.
+"""How 16-bit tensors become e4m3 with descales, bit for bit the same on a device and on a CPU.
 
-It does not check arguments (`interface`). The order of every sum is fixed here, so that both ways agree:
+It does not check arguments (`interface`). The order of every sum is fixed here, so that both ways
+agree:
 
-- A chunk is `CHUNK` rows of the sequence. Within it, row r of a tile of `ROWS` rows sums rows r, r + ROWS, ... in that
-  order; the tile's rows are then added in halves. Chunks are added in order. mean = sum / seqlen.
+- A chunk is `CHUNK` rows of the sequence. Within it, row r of a tile of `ROWS` rows sums rows r, r
+  + ROWS, ... in that order; the tile's rows are then added in halves. Chunks are added in order.
+  mean = sum / seqlen.
 - amax is the largest |x - mean| in float32; a NaN or infinity in x makes it infinite.
-- descale = amax / 448, and codes are (x - mean) * (448 / amax), each rounded to nearest. amax below 2^-100 counts as
-  2^-100; amax 0 gives descale 1 and codes 0; infinite amax gives NaN for both.
+- descale = amax / 448, and codes are (x - mean) * (448 / amax), each rounded to nearest. amax below
+  2^-100 counts as 2^-100; amax 0 gives descale 1 and codes 0; infinite amax gives NaN for both.
 
 Memory beside the codes: float32 partial results, one row of channels a chunk of `CHUNK` rows.
 """
@@ -27,7 +29,7 @@ _LSE_CHUNK = 4096  # queries whose float32 copies exist at once on a CPU
 def empty_outputs(
     x: torch.Tensor, *, nheads_k: int, per_tensor: bool, subtract_mean: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Unfilled codes (x's shape), descale ((batch, nheads_k), or (1, 1)) and mean ((batch, nheads, headdim) or (0,))."""
+    """Unfilled codes, descale ((batch, nheads_k) or (1, 1)) and mean ((0,) if not asked for)."""
     batch, _, nheads, headdim = x.shape
     codes = torch.empty(x.shape, dtype=FP8, device=x.device)
     descale = x.new_empty((1, 1) if per_tensor else (batch, nheads_k), dtype=torch.float32)
@@ -38,7 +40,7 @@ def empty_outputs(
 def quantize(
     x: torch.Tensor, *, nheads_k: int, per_tensor: bool, subtract_mean: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Codes, descale and mean of x (batch, seqlen, nheads, headdim), as `empty_outputs` shapes them."""
+    """Codes, descale and mean of x (batch, seqlen, nheads, headdim), shaped by `empty_outputs`."""
     codes, descale, mean = empty_outputs(
         x, nheads_k=nheads_k, per_tensor=per_tensor, subtract_mean=subtract_mean
     )
@@ -57,9 +59,11 @@ def quantize(
 def add_mean_to_lse(
     lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
 ) -> None:
-    """lse (batch, nheads, seqlen_q) += softmax_scale * q . mean of the key head, in float32. -inf stays.
+    """lse (batch, nheads, seqlen_q) += softmax_scale * q . mean of the key head, in float32. -inf
+    stays.
 
-    q: (batch, seqlen_q, nheads, headdim), as it was before it was quantised. mean: (batch, nheads_k, headdim).
+    q: (batch, seqlen_q, nheads, headdim), as it was before it was quantised. mean: (batch,
+        nheads_k, headdim).
     """
     if lse.numel() == 0:
         return
@@ -77,7 +81,7 @@ def add_mean_to_lse(
 
 
 def scale_of(amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """descale and its inverse, float32, from amax: the one place that decides about 0, tiny and infinite values."""
+    """descale and its inverse, float32, from amax: decides about 0, tiny and infinite ones."""
     floored = amax.clamp(min=AMAX_FLOOR)
     descale = torch.where(amax == 0, 1.0, floored / E4M3_MAX)
     inverse = torch.where(amax == 0, 1.0, E4M3_MAX / floored)
@@ -89,7 +93,7 @@ def scale_of(amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _quantize_on_cpu(
     x: torch.Tensor, codes: torch.Tensor, descale: torch.Tensor, mean: torch.Tensor | None
 ) -> None:
-    batch, seqlen, nheads, _ = x.shape
+    batch, _, nheads, _ = x.shape
     if mean is not None:
         mean.copy_(_mean(x))
     amax = x.new_empty((batch, nheads), dtype=torch.float32)

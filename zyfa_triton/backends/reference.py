@@ -1,6 +1,7 @@
-"""Where a call runs when there is no device: the contract model for e4m3, exact attention for 16 bits, on the CPU.
+"""Where a call runs without a device: the contract model, and for 16 bits exact attention.
 
-It holds no numerics of its own for e4m3 (`numerics`); for 16-bit inputs it computes in float32, in blocks of queries.
+It holds no numerics of its own for e4m3 (`numerics`); for 16-bit inputs it computes in float32, in
+blocks of queries.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _rows(
     softmax_scale: float,
     last_key: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(heads, rows, headdim) against all keys; last_key: the last key that row 0 sees, if causal."""
+    """(heads, rows, headdim) against keys; last_key: the last one that row 0 sees, if causal."""
     if k.shape[0] == 0:
         return q.new_zeros(*q.shape[:2], v.shape[1]), q.new_full(q.shape[:2], -math.inf)
     scores = (q @ k.T).mul_(softmax_scale)

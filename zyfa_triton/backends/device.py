@@ -1,0 +1,192 @@
+"""Where a call runs on a GPU: launches the Triton kernels on the tensors' own device.
+
+It chooses nothing but the configuration, through `tuning`. While a CUDA graph is captured it
+neither
+measures nor compiles: a kernel that is not loaded yet is an error that says to call `warmup`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from zyfa_triton import env, tuning
+from zyfa_triton.arch import Arch, arch_of
+from zyfa_triton.backends import BackendUnavailableError, Unavailable
+from zyfa_triton.kernels import launch as attention_launch
+from zyfa_triton.kernels import quantize_launch
+from zyfa_triton.problem import Problem
+
+TRITON_VERSIONS = ((3, 6), (3, 9))  # first and last minor version that this is tested with
+
+
+class NotWarmedUpError(RuntimeError):
+    """A CUDA graph is being captured, and a kernel that it needs is not compiled and loaded yet."""
+
+
+@cache
+def unavailable() -> Unavailable | None:
+    """Why no kernel can be launched in this process."""
+    missing = triton_complaint()
+    if missing is not None:
+        return missing
+    if env.is_interpreting():
+        return Unavailable(
+            "TRITON_INTERPRET=1 makes Triton interpret every kernel of this process",
+            "Unset it and start again",
+        )
+    if not torch.cuda.is_available():
+        return Unavailable(
+            f"torch {torch.__version__} finds no CUDA or ROCm device",
+            "Install a torch build for your GPU and its driver, or use CPU tensors",
+        )
+    return None
+
+
+def triton_complaint() -> Unavailable | None:
+    """Why Triton cannot be used: not installed, or a version that is not supported."""
+    first, last = (f"{major}.{minor}" for major, minor in TRITON_VERSIONS)
+    remedy = f'Install Triton {first} to {last}: pip install
+    "triton>={first},<3.{TRITON_VERSIONS[1][1] + 1}"' if find_spec("triton") is None:
+        return Unavailable("Triton is not installed", remedy)
+    import triton
+
+    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    if not TRITON_VERSIONS[0] <= version <= TRITON_VERSIONS[1]:
+        return Unavailable(f"Triton {triton.__version__} is not supported", remedy)
+    return None
+
+
+def describe() -> str:
+    """What it runs on."""
+    import triton
+
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    targets = sorted({arch_of(index).name for index in range(torch.cuda.device_count())})
+    return f"{', '.join(names)} ({', '.join(targets)}), Triton {triton.__version__}"
+
+
+def run(
+    problem: Problem,
+    kernel: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *,
+    softmax_scale: float,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    config: dict[str, Any] | None = None,
+) -> None:
+    """Launches attention. Raises NotWarmedUpError under graph capture, see the module."""
+    from zyfa_triton.kernels.attention import attention_forward
+
+    arch = arch_of(q.device.index)
+    _check_arch(problem, arch)
+    with torch.cuda.device(q.device):
+        arguments = attention_launch.launch_arguments(
+            problem,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            softmax_scale=softmax_scale,
+            q_descale=q_descale,
+            k_descale=k_descale,
+            v_descale=v_descale,
+        )
+        arguments |= attention_launch.kernel_constants(problem, arguments)
+        arguments |= attention_launch.LAUNCH_OPTIONS
+        grid = attention_launch.launch_grid(problem)
+        if config is None:
+            key = tuning.key_of(problem, arch.name)
+
+            def measure() -> tuple[dict[str, Any], dict[str, object]]:
+                from zyfa_triton.tuning import autotune
+
+                return autotune.measure(attention_forward, key, grid, arguments)
+
+            config = tuning.requested(
+                key, may_measure=not torch.cuda.is_current_stream_capturing(), measure=measure
+            )
+        _launch(attention_forward, grid, {**arguments, **config})
+
+
+def quantize(
+    x: torch.Tensor, codes: torch.Tensor, descale: torch.Tensor, mean: torch.Tensor | None
+) -> None:
+    """Fills codes, descale and mean of x, see `zyfa_triton.quantize`."""
+    _require_device()
+    arch = arch_of(x.device.index)
+    if not arch.has_e4m3:
+        raise BackendUnavailableError("device", _no_e4m3(arch))
+    with torch.cuda.device(x.device):
+        quantize_launch.quantize(_launch, x, codes, descale, mean)
+
+
+def add_mean_to_lse(
+    lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
+) -> None:
+    """lse += softmax_scale * q . mean, in place."""
+    _require_device()
+    with torch.cuda.device(q.device):
+        quantize_launch.add_mean_to_lse(_launch, lse, q, mean, softmax_scale)
+
+
+def _launch(kernel: Any, grid: Any, arguments: Mapping[str, Any]) -> None:
+    capturing = torch.cuda.is_current_stream_capturing()
+    with _no_compilation(kernel) if capturing else nullcontext():
+        kernel[grid](**arguments)
+
+
+@contextmanager
+def _no_compilation(kernel: Any) -> Iterator[None]:
+    """Turns a compilation or load of `kernel` by this thread into an error, before it starts."""
+    from triton import knobs
+
+    previous = knobs.runtime.jit_cache_hook
+    thread = threading.get_ident()
+
+    def hook(*args: Any, **kwargs: Any) -> Any:
+        compiled = kwargs.get("fn")
+        if threading.get_ident() == thread and getattr(compiled, "jit_function", None) is kernel:
+            raise NotWarmedUpError(
+                f"a CUDA graph is being captured and {kernel.__name__} is not compiled for these "
+                "arguments yet. Call zyfa_triton.warmup with the same arguments before the capture "
+                "(for a graph of other lengths: once for each power of two)"
+            )
+        return previous(*args, **kwargs) if previous else None
+
+    knobs.runtime.jit_cache_hook = hook
+    try:
+        yield
+    finally:
+        knobs.runtime.jit_cache_hook = previous
+
+
+def _require_device() -> None:
+    why = unavailable()
+    if why is not None:
+        raise BackendUnavailableError("device", why)
+
+
+def _check_arch(problem: Problem, arch: Arch) -> None:
+    if problem.is_fp8 and not arch.has_e4m3:
+        raise BackendUnavailableError("device", _no_e4m3(arch))
+
+
+def _no_e4m3(arch: Arch) -> Unavailable:
+    return Unavailable(
+        f"{arch.name} has no float8_e4m3fn arithmetic",
+        "Use bfloat16 or float16 inputs, or a GPU that has it: sm89 and later, gfx950",
+    )

@@ -1,0 +1,87 @@
+"""What an interpreting process computes: the kernels on CPU tensors, by Triton's interpreter.
+
+It decides nothing about processes (`interpreter`). It works only where TRITON_INTERPRET=1 was set
+before Triton was imported, because Triton's own library is made of kernels too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from zyfa_triton.kernels import launch as attention_launch
+from zyfa_triton.kernels import quantize_launch
+from zyfa_triton.problem import Problem
+
+
+def attention(
+    problem: Problem,
+    config: Mapping[str, Any],
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    softmax_scale: float,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+) -> None:
+    """Fills out and lse with what `attention_forward` computes."""
+    from zyfa_triton.kernels.attention import attention_forward
+
+    if problem.dtype == torch.bfloat16:
+        # The interpreter keeps bfloat16 as bit patterns, and tl.dot would multiply those.
+        q, k, v = (_widened(tensor) for tensor in (q, k, v))
+        problem = replace(problem, dtype=torch.float32)
+    arguments = attention_launch.launch_arguments(
+        problem,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        softmax_scale=softmax_scale,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+    )
+    arguments |= attention_launch.kernel_constants(problem, arguments)
+    blocks = {name: config[name] for name in ("BLOCK_M", "BLOCK_N")}
+    attention_forward[attention_launch.launch_grid(problem)](**arguments, **blocks)
+
+
+def quantize(
+    x: torch.Tensor, codes: torch.Tensor, descale: torch.Tensor, mean: torch.Tensor | None
+) -> None:
+    """Fills codes, descale and mean with what the quantising kernels compute."""
+    quantize_launch.quantize(_launch, x, codes, descale, mean)
+
+
+def add_mean_to_lse(
+    lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
+) -> None:
+    """lse += softmax_scale * q . mean, by the kernel."""
+    quantize_launch.add_mean_to_lse(_launch, lse, q, mean, softmax_scale)
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
+    kernel[grid](**arguments)
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    """A float32 copy with the same strides, so that the kernel's addressing is still exercised."""
+    reach = sum(s * (n - 1) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    flat = tensor.as_strided((reach + 1,), (1,)).float()
+    return flat.as_strided(tensor.shape, tensor.stride())
+
+
+# name -> function, and which of its arguments it writes to
+FUNCTIONS: dict[str, tuple[Callable[..., None], tuple[int, ...]]] = {
+    "attention": (attention, (5, 6)),
+    "quantize": (quantize, (1, 2, 3)),
+    "add_mean_to_lse": (add_mean_to_lse, (0,)),
+}

@@ -1,0 +1,109 @@
+"""Decides the arguments and grids of the quantising kernels, whoever launches them.
+
+It does not launch: `launch` is a function (kernel, grid, arguments) of the device or interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from zyfa_triton import quantize as order
+
+Launch = Callable[[Any, tuple[int, ...], Mapping[str, Any]], None]
+_NUM_WARPS = 4
+_LSE_ROWS = 64
+
+
+def quantize(
+    launch: Launch,
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    descale: torch.Tensor,
+    mean: torch.Tensor | None,
+) -> None:
+    """Fills codes, descale ((batch, nheads_k), or one element) and mean (batch, nheads, headdim).
+
+    x: (batch, seqlen, nheads, headdim), not empty.
+    """
+    from zyfa_triton.kernels import quantize as kernels
+
+    batch, seqlen, nheads, headdim = x.shape
+    chunks = -(-seqlen // order.CHUNK)
+    grid = (chunks * nheads * batch,)
+    shape = {
+        "stride_b": x.stride(0),
+        "stride_s": x.stride(1),
+        "stride_h": x.stride(2),
+        "nheads": nheads,
+        "seqlen": seqlen,
+        "headdim": headdim,
+        "chunks": chunks,
+        "CHUNK": order.CHUNK,
+        "ROWS": order.ROWS,
+        "WIDTH": _width(headdim),
+        "num_warps": _NUM_WARPS,
+    }
+    has_mean = mean is not None
+    sums = None
+    if has_mean:
+        sums = x.new_empty((batch, nheads, chunks, headdim), dtype=torch.float32)
+        launch(kernels.partial_sums, grid, {"x_ptr": x, "sums_ptr": sums, **shape})
+    amax = x.new_empty((batch, nheads, chunks), dtype=torch.float32)
+    shape["HAS_MEAN"] = has_mean
+    launch(
+        kernels.partial_amax,
+        grid,
+        {"x_ptr": x, "sums_ptr": sums, "mean_ptr": mean, "amax_ptr": amax, **shape},
+    )
+    scales = descale.numel()
+    launch(
+        kernels.to_e4m3,
+        grid,
+        {
+            "x_ptr": x,
+            "mean_ptr": mean,
+            "amax_ptr": amax,
+            "codes_ptr": codes,
+            "descale_ptr": descale,
+            "heads_a_scale": batch * nheads // scales,
+            **shape,
+        },
+    )
+
+
+def add_mean_to_lse(
+    launch: Launch, lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
+) -> None:
+    """lse (batch, nheads, seqlen_q) += softmax_scale * q . mean; none of them empty."""
+    from zyfa_triton.kernels import quantize as kernels
+
+    batch, seqlen, nheads, headdim = q.shape
+    blocks = -(-seqlen // _LSE_ROWS)
+    launch(
+        kernels.lse_shift,
+        (blocks * nheads * batch,),
+        {
+            "lse_ptr": lse,
+            "q_ptr": q,
+            "mean_ptr": mean,
+            "softmax_scale": softmax_scale,
+            "stride_b": q.stride(0),
+            "stride_s": q.stride(1),
+            "stride_h": q.stride(2),
+            "nheads": nheads,
+            "group_size": nheads // mean.shape[1],
+            "seqlen": seqlen,
+            "headdim": headdim,
+            "ROWS": _LSE_ROWS,
+            "WIDTH": _width(headdim),
+            "num_warps": _NUM_WARPS,
+        },
+    )
+
+
+def _width(headdim: int) -> int:
+    """The power of two that holds headdim channels: what tl.arange can span."""
+    return 1 << (headdim - 1).bit_length()

@@ -1,0 +1,101 @@
+"""Which configuration a call takes, and when it is measured first.
+
+It does not measure (`autotune`) and does not read files itself (`store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from zyfa_triton import env
+from zyfa_triton.tuning import store
+from zyfa_triton.tuning.configurations import Config, default
+from zyfa_triton.tuning.key import BUCKETS, TuningKey
+
+Seen = list[Config]
+
+
+@dataclass
+class _Files:
+    """What was read, kept for the process: a call must not wait for a disk."""
+
+    user_path: Path | None = None
+    user: store.Entries = field(default_factory=dict)
+    shipped: store.Entries | None = None
+
+
+_files = _Files()
+_watchers: ContextVar[tuple[Seen, bool] | None] = ContextVar("zyfa_tuning_watchers", default=None)
+
+
+@contextmanager
+def observed(*, force: bool = False) -> Iterator[Seen]:
+    """Collects the configurations that calls inside take. force: these calls are measured first."""
+    seen: Seen = []
+    token = _watchers.set((seen, force))
+    try:
+        yield seen
+    finally:
+        _watchers.reset(token)
+
+
+def chosen(key: TuningKey) -> Config | None:
+    """The measured configuration for exactly this key: the user's before the shipped one."""
+    entry = _user_entries().get(key) or _shipped_entries().get(key)
+    return dict(entry["config"]) if entry else None
+
+
+def resolve(key: TuningKey) -> Config:
+    """The configuration of a call that does not measure: exact, nearest length, or default."""
+    exact = chosen(key)
+    if exact is not None:
+        return exact
+    for bucket in sorted(BUCKETS, key=lambda bucket: _distance(bucket, key.seqlen_bucket)):
+        near = chosen(replace(key, seqlen_bucket=bucket))
+        if near is not None:
+            return near
+    return default(key)
+
+
+def requested(
+    key: TuningKey, *, may_measure: bool, measure: Callable[[], tuple[Config, dict[str, object]]]
+) -> Config:
+    """The configuration for a call on a device.
+
+    Measures, and stores what was found in the user's file, if `warmup(tune=True)` asks for it, or
+    ZYFA_TUNE=on does and this key has no stored configuration; never unless `may_measure`.
+    """
+    watcher = _watchers.get()
+    forced = watcher is not None and watcher[1]
+    if may_measure and (forced or (env.tune() and chosen(key) is None)):
+        config, origin = measure()
+        path = env.tuning_file()
+        store.save(path, key, config, origin)
+        _files.user_path = None  # read it again
+    else:
+        config = resolve(key)
+    if watcher is not None:
+        watcher[0].append(config)
+    return config
+
+
+def _distance(bucket: int, wanted: int) -> tuple[float, int]:
+    return max(bucket, wanted) / min(bucket, wanted), bucket
+
+
+def _user_entries() -> store.Entries:
+    path = env.tuning_file()
+    if path != _files.user_path:
+        _files.user = store.load(path)
+        _files.user_path = path
+    return _files.user
+
+
+def _shipped_entries() -> store.Entries:
+    if _files.shipped is None:
+        _files.shipped = store.load_shipped()
+    return _files.shipped

@@ -1,0 +1,104 @@
+"""Which configurations a target can run: the default for each kind of problem, and what to measure.
+
+It measures nothing. A configuration is what the launch takes: BLOCK_M, BLOCK_N, num_warps,
+num_stages and options of the target's compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zyfa_triton.tuning.key import TuningKey
+
+Config = dict[str, Any]
+
+_ITEM_BYTES = {"e4m3": 1, "bf16": 2, "fp16": 2}
+_SM90_SHARED_BYTES = 227 * 1024
+_SHARED_RESERVE = 8 * 1024  # barriers, and layout conversions of P
+_BLOCK_SCALE_KEYS = 64  # keys that one power of two of P covers: BLOCK_N with block scaling
+
+
+def default(key: TuningKey) -> Config:
+    """The configuration of a problem of which nothing is measured. It fits every such problem."""
+    if key.target == "gfx950":
+        return _gfx950(256, key, num_warps=8)
+    if key.target == "sm90":
+        return _sm90_default(key)
+    wide = key.headdim > 128 and key.dtype != "e4m3"
+    return _config(64, 64, num_warps=4, num_stages=1 if wide else 2)
+
+
+def candidates(key: TuningKey) -> list[Config]:
+    """What tuning measures: the default first, none twice, none that cannot run."""
+    if key.target == "gfx950":
+        found = [
+            _gfx950(block_m, key, num_warps=warps)
+            for block_m, warps in ((256, 8), (128, 4), (64, 2))
+        ]
+    elif key.target == "sm90":
+        found = [
+            _config(block_m, block_n, num_warps=warps, num_stages=stages)
+            for block_m, warps in ((128, 8), (128, 4), (64, 4))
+            for block_n in (64, 128)
+            for stages in (2, 3, 4)
+        ]
+        found = [config for config in found if _shared_bytes(config, key) <= _SM90_SHARED_BYTES]
+    else:
+        found = [
+            _config(block_m, block_n, num_warps=4, num_stages=stages)
+            for block_m in (64, 128)
+            for block_n in (32, 64)
+            for stages in (1, 2)
+        ]
+    if key.block_scale:
+        found = [config for config in found if config["BLOCK_N"] == _BLOCK_SCALE_KEYS]
+    first = default(key)
+    return [first, *(config for config in found if config != first)]
+
+
+def complaint(config: Mapping[str, Any], key: TuningKey) -> str | None:
+    """What is wrong with a configuration that somebody wrote down, or None."""
+    for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"):
+        value = config.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            return f"{name} is {value!r}, not a positive integer"
+    for name in ("BLOCK_M", "BLOCK_N", "num_warps"):
+        if config[name] & (config[name] - 1):
+            return f"{name} is {config[name]}, not a power of two"
+    if not (16 <= config["BLOCK_M"] <= 256 and 16 <= config["BLOCK_N"] <= 256):
+        return "BLOCK_M and BLOCK_N must lie in 16 to 256"
+    if key.block_scale and config["BLOCK_N"] != _BLOCK_SCALE_KEYS:
+        return f"BLOCK_N is {config['BLOCK_N']}; with block_scale it is {_BLOCK_SCALE_KEYS}"
+    return None
+
+
+def _config(block_m: int, block_n: int, *, num_warps: int, num_stages: int) -> Config:
+    return {
+        "BLOCK_M": block_m,
+        "BLOCK_N": block_n,
+        "num_warps": num_warps,
+        "num_stages": num_stages,
+    }
+
+
+def _gfx950(block_m: int, key: TuningKey, *, num_warps: int) -> Config:
+    """32 rows a wave, so that P's registers are an operand of the second product as they are."""
+    config = _config(block_m, 64, num_warps=num_warps, num_stages=1)
+    return config | {"matrix_instr_nonkdim": 32, "waves_per_eu": 2}
+
+
+def _sm90_default(key: TuningKey) -> Config:
+    if key.short_queries:
+        return _config(64, 64, num_warps=4, num_stages=2)
+    if key.dtype == "e4m3" and not key.block_scale:
+        return _config(128, 128, num_warps=8, num_stages=2)
+    return _config(128, 64, num_warps=8, num_stages=2)
+
+
+def _shared_bytes(config: Config, key: TuningKey) -> int:
+    """Shared memory for the tiles: Q once, K and V once a stage."""
+    item = _ITEM_BYTES[key.dtype]
+    q_tile = config["BLOCK_M"] * key.headdim * item
+    stage = config["BLOCK_N"] * (key.headdim + key.headdim_v) * item
+    return q_tile + stage * int(config["num_stages"]) + _SHARED_RESERVE

@@ -1,0 +1,103 @@
+"""How tuned configurations are kept on disk: a JSON list of keys with their configurations.
+
+It does not choose between files. One entry:
+
+    {"target": "sm90", "dtype": "e4m3", "headdim": 128, "headdim_v": 128, "causal": true,
+     "p_mode": "lean", "block_scale": false, "seqlen_bucket": 4096, "short_queries": false,
+     "config": {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 3},
+     "milliseconds": 0.31, "device": "NVIDIA H200", "triton": "3.6.0", "date": "2026-01-31"}
+
+The last four say where the configuration comes from; nothing reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from zyfa_triton.tuning.configurations import Config, complaint
+from zyfa_triton.tuning.key import TuningKey
+
+SHIPPED = Path(__file__).parent / "stored"
+VERSION = 1
+_TYPES = {"str": str, "int": int, "bool": bool}
+
+
+class TuningFileError(ValueError):
+    """A file of tuned configurations that cannot be read; names the file and what is wrong."""
+
+
+Entries = dict[TuningKey, dict[str, Any]]
+
+
+def load(path: Path) -> Entries:
+    """Entries of a file by key, {} where there is no such file. Raises TuningFileError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise TuningFileError(f"{path}: cannot be read: {error}") from None
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TuningFileError(f"{path}: is not JSON: {error}") from None
+    if not isinstance(data, dict) or data.get("version") != VERSION:
+        raise TuningFileError(f'{path}: must be an object with "version": {VERSION} and "entries"')
+    entries = data.get("entries")
+    if not isinstance(entries, list):
+        raise TuningFileError(f'{path}: "entries" must be a list')
+    return dict(_entry(path, index, entry) for index, entry in enumerate(entries))
+
+
+def load_shipped() -> Entries:
+    """All entries that come with the package."""
+    found: Entries = {}
+    for path in sorted(SHIPPED.glob("*.json")):
+        found |= load(path)
+    return found
+
+
+def save(path: Path, key: TuningKey, config: Config, origin: dict[str, Any]) -> None:
+    """Adds or replaces one entry. Readers see the old file or the new one, never a part."""
+    entries = load(path)
+    entries[key] = {**asdict(key), "config": config, **origin}
+    data = {"version": VERSION, "entries": [entries[k] for k in sorted(entries, key=_order)]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+            file.write("\n")
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _entry(path: Path, index: int, entry: object) -> tuple[TuningKey, dict[str, Any]]:
+    where = f"{path}: entry {index}"
+    if not isinstance(entry, dict):
+        raise TuningFileError(f"{where}: must be an object")
+    values = {}
+    for field in fields(TuningKey):
+        value = entry.get(field.name)
+        if type(value) is not _TYPES[str(field.type)]:
+            raise TuningFileError(f"{where}: {field.name} is {value!r}, not of type {field.type}")
+        values[field.name] = value
+    key = TuningKey(**values)
+    config = entry.get("config")
+    wrong = complaint(config, key) if isinstance(config, dict) else "config must be an object"
+    if wrong:
+        raise TuningFileError(f"{where}: {wrong}")
+    return key, entry
+
+
+def _order(key: TuningKey) -> tuple[str, ...]:
+    return tuple(
+        f"{value:09d}" if isinstance(value, int) else str(value) for value in asdict(key).values()
+    )
