@@ -38,7 +38,10 @@ class TuningKey:
 
 def bucket_of(seqlen: int) -> int:
     """The smallest bucket that holds a length; the largest for what is longer."""
-    return next((bucket for bucket in BUCKETS if seqlen <= bucket), BUCKETS[-1])
+    for bucket in BUCKETS:
+        if seqlen <= bucket:
+            return bucket
+    return BUCKETS[-1]
 
 
 def key_of(problem: Problem, target: str) -> TuningKey:
