@@ -1,0 +1,87 @@
+"""Decides what can be asked of the FP8 attention loop, and where its inputs and outputs stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+TILE_M_WAVE = 32  # queries a wave
+TILE_N = 64  # keys a block: one power of two of P
+WAVES = 8
+HEADDIM_V = 128
+LDS_LIMIT = 160 * 1024
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """One variant of the loop.
+
+    Attributes:
+        headdim: of q and k, 128; v has 128.
+        causal: whether query i sees keys up to i + seqlen_k - seqlen_q only.
+        p_mode: "lean" (codes by one multiply-add) or "exact" (true exponential).
+        pack: how Lean codes are put together: "perm" trusts only the low half of what
+            v_ashr_pk_u8_i32 writes; "op_sel" trusts that it leaves the other half alone
+            (docs/hardware-assumptions.md).
+        row_sum: "sparse" (v_smfmac on ones, 16 cycles a block) or "dense" (scaled v_mfma on ones,
+            64 cycles a block).
+        slots: tiles in the K and in the V ring; a power of two, at least 4.
+    """
+
+    headdim: int = 128
+    causal: bool = True
+    p_mode: Literal["lean", "exact"] = "lean"
+    pack: Literal["perm", "op_sel"] = "perm"
+    row_sum: Literal["sparse", "dense"] = "sparse"
+    slots: int = 4
+
+    def __post_init__(self) -> None:
+        for name, accepted in {
+            "headdim": (128,),
+            "causal": (True, False),
+            "p_mode": ("lean", "exact"),
+            "pack": ("perm", "op_sel"),
+            "row_sum": ("sparse", "dense"),
+            "slots": (4,),
+        }.items():
+            if getattr(self, name) not in accepted:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}; accepted: {accepted}")
+
+    @property
+    def slices(self) -> int:
+        """64-wide slices of the head dim, each one matrix instruction deep."""
+        return self.headdim // 64
+
+    @property
+    def name(self) -> str:
+        """Name that tells variants apart."""
+        mask = "causal" if self.causal else "full"
+        return f"attention_fp8_d{self.headdim}_{mask}_{self.p_mode}_{self.pack}_{self.row_sum}"
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Registers that the surrounding kernel fixes; see docs/hand-scheduling.md.
+
+    Scalars: q_ptr (first row of the workgroup's tile), k_ptr, v_ptr (first key), strides in bytes
+    between rows, full_end and end (keys [0, full_end) need no mask, a multiple of 64; nothing is
+    seen from end on), scale_log2 (octaves per raw score), row_first (of the tile), seqlen_q,
+    seqlen_k. Vectors: thread id, accumulator (64), row maximum, row sum.
+    """
+
+    q_ptr: int = 20
+    k_ptr: int = 22
+    v_ptr: int = 24
+    stride_q: int = 26
+    stride_k: int = 27
+    stride_v: int = 28
+    full_end: int = 29
+    end: int = 30
+    scale_log2: int = 31
+    row_first: int = 32
+    seqlen_q: int = 33
+    seqlen_k: int = 34
+    thread: int = 0
+    acc_o: int = 64
+    row_max: int = 128
+    row_sum: int = 129

@@ -1,0 +1,205 @@
+"""Decides how K and V travel: global memory to an LDS ring to matrix operands, and Q to registers.
+
+A tile of 64 keys is 64 rows of 128 bytes in LDS, filled by LDS-direct loads, 8 rows a wave. The
+16-byte chunks of a row are swizzled, chunk c of row r standing at c ^ f(r), so that neither the
+16-byte reads of K (16 rows, one chunk) nor the transposing reads of V (8 rows, two chunks) meet in
+a bank. f takes x = (r >> 1) & 7 and swaps its two low bits: distinct for the 8 row pairs of K, and
+distinct above its lowest bit for the rows {0..3, 8..11} of V.
+"""
+
+from __future__ import annotations
+
+from asm_overrides.program import M0, Builder, Part, Value
+from asm_overrides.recipes.attention_fp8.parameters import TILE_M_WAVE, TILE_N, WAVES, Parameters
+from asm_overrides.recipes.attention_fp8.values import D_TILES, KEY_TILES, Values
+
+ROW_BYTES = 128
+TILE_BYTES = TILE_N * ROW_BYTES
+WAVE_BYTES = TILE_BYTES // WAVES
+BUFFER_FLAGS = 0x27000  # raw buffer, 32-bit data, bounds checked in bytes
+
+
+class Tiles:
+    """K, V and Q on their way; one method a step, each emits into the open stage."""
+
+    def __init__(self, b: Builder, p: Parameters, v: Values) -> None:
+        self.b, self.p, self.v = b, p, v
+        self.k_ring = b.ring("k", p.slots, TILE_BYTES)
+        self.v_ring = b.ring("v", p.slots, TILE_BYTES)
+
+    def descriptors(self) -> None:
+        """Buffer descriptors: rows past the end read as zero."""
+        b, v = self.b, self.v
+        rows_left = v.s[0]
+        b.op("s_sub_i32", rows_left, v.seqlen_q, v.row_first, role="rows of Q from here on")
+        b.op("s_min_i32", rows_left, rows_left, TILE_M_WAVE * WAVES)
+        self._descriptor(v.q_desc, v.q_ptr, rows_left[0], v.stride_q)
+        self._descriptor(v.k_desc, v.k_ptr, v.seqlen_k[0], v.stride_k)
+        self._descriptor(v.v_desc, v.v_ptr, v.seqlen_k[0], v.stride_v)
+        b.op("s_lshl_b32", v.k_step, v.stride_k, 6, role="bytes between K tiles")
+        b.op("s_lshl_b32", v.v_step, v.stride_v, 6, role="bytes between V tiles")
+        b.op("s_lshl_b32", v.fetch_base, v.wave, 10, role="this wave's part of a tile")
+
+    def _descriptor(self, desc: Value, ptr: Value, rows: Part, stride: Value) -> None:
+        b, size = self.b, self.v.s[1]
+        b.op("s_mov_b32", desc[0], ptr[0], role=f"{desc.name}: base")
+        b.op("s_and_b32", desc[1], ptr[1], 0xFFFF)
+        b.op("s_sub_u32", size, rows, 1)
+        b.op("s_mul_i32", size, size, stride)
+        b.op("s_add_u32", desc[2], size, ROW_BYTES, role=f"{desc.name}: bytes")
+        b.op("s_mov_b32", desc[3], BUFFER_FLAGS)
+
+    def lane_addresses(self) -> None:
+        """Addresses that stay the same for the whole loop."""
+        self._fetch_addresses()
+        self._k_read_addresses()
+        self._v_read_addresses()
+
+    def _fetch_addresses(self) -> None:
+        """Lane i of wave w fetches row 8 w + i / 8; LDS position i % 8 holds a swizzled chunk."""
+        b, v = self.b, self.v
+        lane, swizzle, bit, row = (v.t[i] for i in range(4))
+        b.op("v_and_b32", lane, 63, v.thread, role="lane")
+        b.op("v_bfe_u32", swizzle, lane, 5, 1, role="swizzle of the row: x1")
+        b.op("v_bfe_u32", bit, lane, 4, 1)
+        b.op("v_lshl_or_b32", swizzle, bit, 1, swizzle, role="x0")
+        b.op("s_and_b32", v.s[0], v.wave, 1)
+        b.op("s_lshl_b32", v.s[0], v.s[0], 2)
+        b.op("v_or_b32", swizzle, v.s[0], swizzle, role="x2")
+        b.op("v_and_b32", bit, 7, lane, role="position")
+        b.op("v_xor_b32", bit, bit, swizzle, role="chunk")
+        b.op("v_lshlrev_b32", bit, 4, bit)
+        b.op("v_lshrrev_b32", row, 3, lane)
+        b.op("s_lshl_b32", v.s[0], v.wave, 3)
+        b.op("v_add_u32", row, v.s[0], row, role="row within the tile")
+        b.op("v_mul_lo_u32", v.k_fetch, row, v.stride_k)
+        b.op("v_add_u32", v.k_fetch, v.k_fetch, bit, role="K: this lane's 16 bytes of a tile")
+        b.op("v_mul_lo_u32", v.v_fetch, row, v.stride_v)
+        b.op("v_add_u32", v.v_fetch, v.v_fetch, bit, role="V: this lane's 16 bytes of a tile")
+
+    def _k_read_addresses(self) -> None:
+        """Lane l reads row l % 32; chunk 4 s + 2 q + l / 32 of slice s, quarter q."""
+        b, v = self.b, self.v
+        lane, swizzle, bit = (v.t[i] for i in range(3))
+        b.op("v_and_b32", lane, 63, v.thread)
+        b.op("v_bfe_u32", swizzle, lane, 2, 1, role="x1")
+        b.op("v_bfe_u32", bit, lane, 1, 1)
+        b.op("v_lshl_or_b32", swizzle, bit, 1, swizzle, role="x0")
+        b.op("v_bfe_u32", bit, lane, 3, 1)
+        b.op("v_lshl_or_b32", swizzle, bit, 2, swizzle, role="x2")
+        b.op("v_lshrrev_b32", bit, 5, lane, role="lane half")
+        b.op("v_xor_b32", swizzle, swizzle, bit)
+        b.op("v_lshlrev_b32", swizzle, 4, swizzle)
+        b.op("v_and_b32", bit, 31, lane)
+        b.op("v_lshl_or_b32", v.k_lane[0], bit, 7, swizzle, role="K operand, chunk 0")
+        for chunk, address in enumerate(v.k_lane[1:], 1):
+            b.op("v_xor_b32", address, 32 * chunk, v.k_lane[0], role=f"chunk {2 * chunk}")
+        if self.k_ring.base:
+            raise ValueError("the K ring must start at LDS byte 0")
+
+    def _v_read_addresses(self) -> None:
+        """Lane l reads 8 bytes of row 4 h + j % 4 + 8 (j / 4), j = l % 16 / 2, h = l / 32."""
+        b, v = self.b, self.v
+        lane, half, swizzle, row, bit = (v.t[i] for i in range(5))
+        b.op("v_and_b32", lane, 63, v.thread)
+        b.op("v_lshrrev_b32", half, 5, lane, role="lane half")
+        b.op("v_bfe_u32", bit, lane, 2, 1, role="bit 1 of j")
+        b.op("v_lshl_or_b32", swizzle, bit, 1, half, role="x0, x1")
+        b.op("v_bfe_u32", bit, lane, 3, 1, role="bit 2 of j")
+        b.op("v_lshl_or_b32", swizzle, bit, 2, swizzle, role="x2")
+        b.op("v_lshlrev_b32", row, 3, bit)
+        b.op("v_lshl_or_b32", row, half, 2, row)
+        b.op("v_bfe_u32", bit, lane, 1, 2, role="j % 4")
+        b.op("v_or_b32", row, row, bit)
+        b.op("v_bfe_u32", bit, lane, 4, 1, role="which 16 of the 32 columns")
+        b.op("v_xor_b32", swizzle, swizzle, bit)
+        b.op("v_lshlrev_b32", swizzle, 4, swizzle)
+        b.op("v_lshl_or_b32", row, row, 7, swizzle)
+        b.op("v_and_b32", bit, 1, lane)
+        b.op("v_lshl_or_b32", v.v_lane[0], bit, 3, row, role="V operand, columns 0-31")
+        for tile, address in enumerate(v.v_lane[1:], 1):
+            b.op("v_xor_b32", address, 32 * tile, v.v_lane[0], role=f"columns {32 * tile}..")
+        for address in v.v_lane:
+            b.op("v_add_u32", address, self.v_ring.base, address)
+
+    def load_queries(self) -> None:
+        """Q^T operands: lane l holds query l % 32 of the wave."""
+        b, v = self.b, self.v
+        lane, row, address = (v.t[i] for i in range(3))
+        b.op("v_and_b32", lane, 63, v.thread)
+        b.op("v_and_b32", row, 31, lane)
+        b.op("s_lshl_b32", v.s[0], v.wave, 5)
+        b.op("v_add_u32", row, v.s[0], row, role="row within the workgroup's tile")
+        b.op("v_mul_lo_u32", address, row, v.stride_q)
+        b.op("v_lshrrev_b32", row, 5, lane)
+        b.op("v_lshl_add_u32", address, row, 4, address)
+        for s, fragment in enumerate(v.frag_q):
+            for quarter in range(2):
+                b.op(
+                    "buffer_load_dwordx4",
+                    fragment[4 * quarter : 4 * quarter + 4],
+                    address,
+                    v.q_desc,
+                    0,
+                    modifiers=f"offen offset:{64 * s + 32 * quarter}",
+                    role=f"Q, slice {s}",
+                )
+
+    def fetch_k(self, slot: int) -> None:
+        """Start this wave's part of the next K tile on its way into a slot."""
+        self._fetch("k", self.k_ring.base + slot * TILE_BYTES)
+
+    def fetch_v(self, slot: int) -> None:
+        """Start this wave's part of the next V tile on its way into a slot."""
+        self._fetch("v", self.v_ring.base + slot * TILE_BYTES)
+
+    def _fetch(self, ring: str, lds_byte: int) -> None:
+        b, v = self.b, self.v
+        address = v.k_fetch if ring == "k" else v.v_fetch
+        desc = v.k_desc if ring == "k" else v.v_desc
+        step = v.k_step if ring == "k" else v.v_step
+        b.op("s_add_u32", M0, v.fetch_base, lds_byte, role=f"{ring} tile: LDS byte")
+        b.op(
+            "buffer_load_dwordx4",
+            address,
+            desc,
+            0,
+            modifiers="offen lds",
+            lds_writes=(ring,),
+            role=f"{ring} tile",
+        )
+        b.op("s_add_u32", desc[0], desc[0], step, role=f"{ring}: next tile")
+        b.op("s_addc_u32", desc[1], desc[1], 0)
+        b.op("s_sub_u32", desc[2], desc[2], step)
+        b.op("s_cselect_b32", desc[2], 0, desc[2], role="past the end: nothing is in range")
+
+    def read_k(self, slot: int) -> None:
+        """K operands of a tile."""
+        b, v = self.b, self.v
+        for s in range(self.p.slices):
+            for t in range(KEY_TILES):
+                for quarter in range(2):
+                    offset = slot * TILE_BYTES + t * 32 * ROW_BYTES
+                    b.op(
+                        "ds_read_b128",
+                        v.frag_k[t][s][4 * quarter : 4 * quarter + 4],
+                        v.k_lane[2 * s + quarter],
+                        modifiers=f"offset:{offset}" if offset else "",
+                        lds_reads=("k",),
+                        role=f"K, keys {32 * t}.., slice {s}",
+                    )
+
+    def read_v(self, slot: int) -> None:
+        """V^T operands: dword 4 t + j of lane half h holds keys 32 t + 8 j + 4 h + 0..3."""
+        b, v = self.b, self.v
+        for d in range(D_TILES):
+            for part in range(4):
+                offset = slot * TILE_BYTES + part * 16 * ROW_BYTES
+                b.op(
+                    "ds_read_b64_tr_b8",
+                    v.frag_v[d][2 * part : 2 * part + 2],
+                    v.v_lane[d],
+                    modifiers=f"offset:{offset}" if offset else "",
+                    lds_reads=("v",),
+                    role=f"V, columns {32 * d}.., keys {16 * part}..",
+                )
