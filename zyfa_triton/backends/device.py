@@ -157,12 +157,13 @@ def _no_compilation(kernel: Any) -> Iterator[None]:
 
     previous = knobs.runtime.jit_cache_hook
     thread = threading.get_ident()
+    name = kernel.__name__
 
     def hook(*args: Any, **kwargs: Any) -> Any:
         compiled: Any = kwargs.get("fn")
         if threading.get_ident() == thread and getattr(compiled, "jit_function", None) is kernel:
             raise NotWarmedUpError(
-                f"a CUDA graph is being captured and {kernel.__name__} is not compiled for these "
+                f"a CUDA graph is being captured and {name} is not compiled for these "
                 "arguments yet. Call zyfa_triton.warmup with the same arguments before the capture "
                 "(for a graph of other lengths: once for each power of two)"
             )

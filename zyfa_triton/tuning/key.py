@@ -12,7 +12,7 @@ import torch
 
 from zyfa_triton.problem import Problem
 
-BUCKETS = tuple(2**n for n in range(8, 18))  # 256 to 131072 keys; shorter and longer ones join
+BUCKETS = tuple(1 << n for n in range(8, 18))  # 256 to 131072 keys; shorter and longer ones join
 SHORT_QUERIES = 64  # up to here one tile of queries a head is mostly empty
 DTYPE_NAMES = {torch.float8_e4m3fn: "e4m3", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
