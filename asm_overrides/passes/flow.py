@@ -70,10 +70,7 @@ class Numbering:
 
     def used(self, touched: Access) -> int:
         """Halves whose old content matters to an operation."""
-        reads = touched.reads
-        if touched.half is not None:
-            reads = reads - (touched.writes - _sources(touched))
-        return self.bits(reads)
+        return self.bits(used_atoms(touched))
 
     def defined(self, touched: Access) -> int:
         """Halves that an operation fills."""
@@ -86,6 +83,13 @@ class Numbering:
     def atoms(self, mask: int) -> list[Atom]:
         """Atoms of which a half is in the mask."""
         return [atom for atom, place in self.places.items() if mask >> 2 * place & 3]
+
+
+def used_atoms(touched: Access) -> frozenset[Atom]:
+    """Atoms whose old content matters to an operation; not those of which it keeps a half."""
+    if touched.half is None:
+        return touched.reads
+    return touched.reads - (touched.writes - _sources(touched))
 
 
 def _sources(touched: Access) -> frozenset[Atom]:

@@ -1,4 +1,4 @@
-"""Decides the form of a program whose registers are known: one line an instruction, with its origin.
+"""Decides the form of a program whose registers are known: lines, each with its origin.
 
 What the allocation pass hands on, what the wait and hazard passes add to, and what is emitted.
 """
@@ -78,7 +78,7 @@ class RegisterProgram:
 def _renumbered(lines: Iterable[Line]) -> Iterable[Line]:
     for number, line in enumerate(lines, start=1):
         if line.instruction is not None and line.instruction.line != number:
-            line = replace(line, instruction=parse_op(line.text, number))
+            line = replace(line, instruction=replace(line.instruction, line=number))
         yield line
 
 

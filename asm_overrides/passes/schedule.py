@@ -7,29 +7,21 @@ Changes: the order of operations in matrix and vector stages.
 A list scheduler for one wave: at each moment it issues, of the operations that need not wait, the
 one whose consequences take longest (matrix stages) or that stands first (vector stages). LDS reads
 of a matrix stage are then held back to the last moment that does not delay a matrix instruction,
-so that their registers are taken late.
+so that their registers are taken late. LDS reads of a vector stage whose results a later stage uses
+fill its gaps, and go out in time anyway.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from asm_overrides.passes.access import PSEUDO, Atom, access
-from asm_overrides.passes.flow import branch_label, liveness
-from asm_overrides.passes.latency import (
-    SLOT,
-    Knobs,
-    after_overwrite,
-    after_read,
-    after_write,
-    spec_of,
-)
+from asm_overrides.passes.dependences import PINNED, Graph, dependences
+from asm_overrides.passes.flow import branch_label, liveness, successors
+from asm_overrides.passes.history import History
+from asm_overrides.passes.latency import SLOT, Knobs, spec_of
 from asm_overrides.program import LoopProgram, Op, Stage
-
-_PINNED = frozenset(("s_setprio",))
-_ANY_RING = "*"
 
 
 @dataclass(frozen=True)
@@ -63,9 +55,10 @@ def plan_stages(program: LoopProgram, knobs: Knobs | None = None) -> list[StageP
     knobs = knobs or Knobs()
     live = liveness(program)
     numbering, after = live.numbering, live.after
+    following = successors(program.ops)
     plans: list[StagePlan] = []
-    clock = first = 0
-    written: dict[Atom, tuple[Op, int]] = {}
+    history = History(knobs)
+    first = 0
     for stage in program.stages:
         ops = stage.ops
         if stage.kind == "fixed":
@@ -80,11 +73,14 @@ def plan_stages(program: LoopProgram, knobs: Knobs | None = None) -> list[StageP
                 )
                 for i, op in enumerate(ops)
             ]
-            plan = _plan_stage(stage, dead, _arrivals(ops, written, clock, knobs), knobs)
-        for op, start in zip(plan.stage.ops, plan.starts, strict=True):
-            for atom in access(op).writes:
-                written[atom] = (op, clock + start)
-        clock += plan.cycles
+            work = _Work(
+                stage,
+                dependences(ops, dead, knobs),
+                history.arrivals(ops),
+                _due(program, following, first, stage, knobs),
+            )
+            plan = _plan_stage(work, knobs)
+        history.passed(zip(plan.stage.ops, plan.starts, strict=True), plan.cycles)
         first += len(ops)
         plans.append(plan)
     return plans
@@ -94,7 +90,7 @@ def _check_movable(stage: Stage) -> None:
     for op in stage.ops:
         if op.label or op.opcode in PSEUDO or branch_label(op) is not None:
             what = "label" if op.label else op.opcode
-        elif spec_of(op).port in ("special", "branch") and op.opcode not in _PINNED:
+        elif spec_of(op).port in ("special", "branch") and op.opcode not in PINNED:
             what = op.opcode
         else:
             continue
@@ -104,136 +100,75 @@ def _check_movable(stage: Stage) -> None:
         )
 
 
-def _arrivals(
-    ops: Sequence[Op], written: dict[Atom, tuple[Op, int]], clock: int, knobs: Knobs
-) -> list[int]:
-    """Cycle of the stage at which results of earlier stages have arrived for each operation."""
-    arrivals = []
-    fresh: set[Atom] = set()
-    for op in ops:
-        touched = access(op)
-        arrival = 0
-        for atom in touched.reads | touched.writes:
-            if atom in written and atom not in fresh:
-                producer, start = written[atom]
-                wait = after_write if atom in touched.reads else after_overwrite
-                arrival = max(arrival, start + wait(producer, op, atom, knobs) - clock)
-        fresh |= touched.writes
-        arrivals.append(arrival)
-    return arrivals
+def _due(
+    program: LoopProgram,
+    following: Sequence[tuple[int, ...]],
+    first: int,
+    stage: Stage,
+    knobs: Knobs,
+) -> dict[int, int]:
+    """LDS reads of a vector stage that only later stages use -> cycle by which each should go."""
+    if stage.kind != "vector":
+        return {}
+    ops, end = program.ops, first + len(stage.ops)
+    total = sum(spec_of(op).cycles for op in stage.ops)
+    due: dict[int, int] = {}
+    for index, op in enumerate(stage.ops):
+        loaded = access(op).writes
+        if spec_of(op).port != "lds" or spec_of(op).access != "load":
+            continue
+        if any(access(other).reads & loaded for other in stage.ops):
+            continue
+        slots = _slots_to_use(ops, following, end, loaded, knobs.lds_latency // SLOT)
+        due[index] = max(0, total + SLOT * slots - knobs.lds_latency)
+    return due
 
 
-@dataclass
-class _Graph:
-    """Dependences of a stage: later[i][j] is the distance in cycles from i to j."""
-
-    later: list[dict[int, int]]
-    earlier: list[set[int]] = field(default_factory=list)
-
-    def add(self, first: int, second: int, cycles: int) -> None:
-        if first != second:
-            self.later[first][second] = max(cycles, self.later[first].get(second, 0))
-            self.earlier[second].add(first)
-
-
-def _graph(ops: Sequence[Op], dead: Sequence[frozenset[Atom]], knobs: Knobs) -> _Graph:
-    graph = _Graph([{} for _ in ops], [set() for _ in ops])
-    writer: dict[Atom, int] = {}
-    idle_writers: dict[Atom, list[int]] = defaultdict(list)
-    readers: dict[Atom, list[int]] = defaultdict(list)
-    for index, op in enumerate(ops):
-        touched = access(op)
-        for atom in touched.reads:
-            if atom in writer:
-                wait = after_write(ops[writer[atom]], op, atom, knobs)
-                graph.add(writer[atom], index, wait)
-            for each in idle_writers[atom]:
-                graph.add(each, index, SLOT)
-        for atom in touched.writes:
-            for each in readers[atom]:
-                graph.add(each, index, after_read(ops[each], op, atom))
-            if atom in writer:
-                wait = after_overwrite(ops[writer[atom]], op, atom, knobs)
-                graph.add(writer[atom], index, wait)
-            if atom in dead[index]:
-                idle_writers[atom].append(index)
+def _slots_to_use(
+    ops: Sequence[Op],
+    following: Sequence[tuple[int, ...]],
+    start: int,
+    atoms: frozenset[Atom],
+    limit: int,
+) -> int:
+    """Fewest operations between a place and one that reads any of the atoms, at most `limit`."""
+    front, seen = [start], {start}
+    for slots in range(limit):
+        reached: list[int] = []
+        for index in front:
+            if index == len(ops):
                 continue
-            for each in idle_writers.pop(atom, ()):
-                graph.add(each, index, SLOT)
-            writer[atom] = index
-            readers[atom] = []
-        for atom in touched.reads:
-            readers[atom].append(index)
-    _order_memory(ops, graph)
-    _order_pinned(ops, graph)
-    return graph
+            if access(ops[index]).reads & atoms:
+                return slots
+            reached += [place for place in following[index] if place not in seen]
+            seen.update(reached)
+        front = reached
+    return limit
 
 
-def _order_pinned(ops: Sequence[Op], graph: _Graph) -> None:
-    """Priorities keep their place among all others."""
-    for index, op in enumerate(ops):
-        if op.opcode in _PINNED:
-            for other in range(len(ops)):
-                graph.add(min(index, other), max(index, other), SLOT)
+@dataclass(frozen=True)
+class _Work:
+    """A stage with everything that restricts its order.
 
-
-def _order_memory(ops: Sequence[Op], graph: _Graph) -> None:
-    """Stores keep their place among accesses to the same memory.
-
-    A ring's LDS-direct loads and its readers are free of each other: a tile is read only behind
-    the barrier that publishes it, and no barrier stands in a movable stage.
+    Attributes:
+        arrivals: cycle at which what earlier stages made is there, for each operation.
+        due: operations that fill gaps -> cycle by which they go out anyway.
     """
-    accesses = [(index, _memory(op)) for index, op in enumerate(ops)]
-    accesses = [(index, each) for index, each in accesses if each]
-    for place, (index, here) in enumerate(accesses):
-        for other, there in accesses[:place]:
-            if any(_conflict(a, b) for a in there for b in here):
-                graph.add(other, index, SLOT)
+
+    stage: Stage
+    graph: Graph
+    arrivals: list[int]
+    due: dict[int, int]
 
 
-_Memory = tuple[str, str]
-"""("read" | "write" | "fill", "memory" or a ring's name)."""
-
-
-def _memory(op: Op) -> list[_Memory]:
-    spec = spec_of(op)
-    if spec.port == "special" or not spec.access:
-        return []
-    instruction = access(op).instruction
-    assert instruction is not None
-    if spec.port == "lds":
-        kind = "read" if spec.access == "load" else "write"
-        rings = op.lds_reads if kind == "read" else op.lds_writes
-        return [(kind, ring) for ring in rings or (_ANY_RING,)]
-    found = [("read" if spec.access == "load" else "write", "memory")]
-    if "lds" in instruction.modifiers or "_load_lds_" in op.opcode:
-        found += [("fill", ring) for ring in op.lds_writes or (_ANY_RING,)]
-    return found
-
-
-def _conflict(first: _Memory, second: _Memory) -> bool:
-    if (first[1] == "memory") != (second[1] == "memory"):
-        return False
-    if first[1] != second[1] and _ANY_RING not in (first[1], second[1]):
-        return False
-    kinds = {first[0], second[0]}
-    if kinds == {"read", "fill"}:
-        return _ANY_RING in (first[1], second[1])
-    return kinds != {"read"}
-
-
-def _plan_stage(
-    stage: Stage, dead: Sequence[frozenset[Atom]], arrivals: Sequence[int], knobs: Knobs
-) -> StagePlan:
-    ops = stage.ops
-    graph = _graph(ops, dead, knobs)
-    plan = _Run(stage, graph, list(arrivals), knobs).plan()
-    if stage.kind != "matrix":
+def _plan_stage(work: _Work, knobs: Knobs) -> StagePlan:
+    plan = _Run(work, list(work.arrivals), knobs).plan()
+    if work.stage.kind != "matrix":
         return plan
     ahead = knobs.load_ahead
     while ahead < plan.cycles:
-        held = _hold_back(ops, graph, plan, arrivals, ahead)
-        later = _Run(stage, graph, held, knobs).plan()
+        held = _hold_back(work, plan, ahead)
+        later = _Run(work, held, knobs).plan()
         if _last_matrix(later) <= _last_matrix(plan):
             return later
         ahead = 2 * max(ahead, SLOT)
@@ -245,10 +180,9 @@ def _last_matrix(plan: StagePlan) -> int:
     return max((start for op, start in starts if spec_of(op).port == "mfma"), default=0)
 
 
-def _hold_back(
-    ops: Sequence[Op], graph: _Graph, plan: StagePlan, arrivals: Sequence[int], ahead: int
-) -> list[int]:
+def _hold_back(work: _Work, plan: StagePlan, ahead: int) -> list[int]:
     """Earliest cycles that let LDS reads go out just in time for the consumers in `plan`."""
+    ops, graph = work.stage.ops, work.graph
     start_of = {id(op): start for op, start in zip(plan.stage.ops, plan.starts, strict=True)}
     starts = [start_of[id(op)] for op in ops]
     latest: list[tuple[int, int]] = []
@@ -261,7 +195,7 @@ def _hold_back(
             ]
             if uses:
                 latest.append((min(uses), index))
-    held = list(arrivals)
+    held = list(work.arrivals)
     cursor = plan.cycles
     for last, index in sorted(latest, reverse=True):
         cursor = min(last, cursor - spec_of(ops[index]).cycles)
@@ -272,10 +206,11 @@ def _hold_back(
 class _Run:
     """One pass of the list scheduler over a stage."""
 
-    def __init__(self, stage: Stage, graph: _Graph, earliest: list[int], knobs: Knobs) -> None:
-        self.stage = stage
-        self.ops = stage.ops
-        self.graph = graph
+    def __init__(self, work: _Work, earliest: list[int], knobs: Knobs) -> None:
+        self.stage = work.stage
+        self.ops = work.stage.ops
+        self.graph = work.graph
+        self.due = dict(work.due)
         self.earliest = earliest
         self.knobs = knobs
         self.specs = [spec_of(op) for op in self.ops]
@@ -306,6 +241,7 @@ class _Run:
             start = self._issue(index)
             ready.remove(index)
             pending.remove(index)
+            self.due.pop(index, None)
             order.append(index)
             starts.append(start)
             for user, wait in self.graph.later[index].items():
@@ -329,6 +265,9 @@ class _Run:
         able = [index for index in near if times[index] <= now]
         if matrix:
             return min(able, key=lambda i: (self.specs[i].port != "mfma", -self.heights[i], i))
+        late = min(self.due.values(), default=0) - SLOT * len(self.due)
+        if self.due and now < late:
+            return min(able, key=lambda i: (i in self.due, i))
         return min(able)
 
     def _start(self, index: int) -> int:

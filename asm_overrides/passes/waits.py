@@ -11,7 +11,8 @@ were issued behind it on its counter: the highest count that proves it done. Not
 no path leaves an item in flight, and each wait stands directly in front of what needs it.
 
 `publish` (see program.Op.publishes) concerns LDS-direct loads; `release` with `lds_reads` says that
-this wave's reads of those rings have returned, in front of a barrier behind which they are refilled.
+this wave's reads of those rings have returned, in front of a barrier behind which they are filled
+again.
 """
 
 from __future__ import annotations
@@ -90,14 +91,13 @@ class _Machine:
         self.lines = program.lines
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in program.program.rings}
         self.loaded = [_mask(_loaded(line.instruction)) for line in self.lines]
-        self.reads = [_mask(line.instruction.reads) if line.instruction else 0 for line in self.lines]
-        self.writes = [
-            _mask(line.instruction.writes) if line.instruction else 0 for line in self.lines
-        ]
+        instructions = [line.instruction for line in self.lines]
+        self.reads = [_mask(each.reads) if each else 0 for each in instructions]
+        self.writes = [_mask(each.writes) if each else 0 for each in instructions]
 
     def start(self) -> _Flight:
         flight = _Flight()
-        flight.tiles = {name: (0, ()) for name in self.rings}
+        flight.tiles = dict.fromkeys(self.rings, (0, ()))
         return flight
 
     def needs(self, flight: _Flight, index: int) -> Need:
