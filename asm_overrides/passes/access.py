@@ -52,13 +52,29 @@ class Access:
 NOTHING = Access(None)
 
 
-@lru_cache(maxsize=16384)
+_KNOWN: dict[int, tuple[Op, Access]] = {}
+_KNOWN_LIMIT = 65536
+
+
 def access(op: Op) -> Access:
     """What `op` touches.
 
     Raises:
         ValueError: names the recipe's line, if the instruction table does not accept it.
     """
+    # Passes ask for the same object again and again, and hashing an operation is slow.
+    known = _KNOWN.get(id(op))
+    if known is not None and known[0] is op:
+        return known[1]
+    if len(_KNOWN) >= _KNOWN_LIMIT:
+        _KNOWN.clear()
+    found = _access(op)
+    _KNOWN[id(op)] = (op, found)
+    return found
+
+
+@lru_cache(maxsize=16384)
+def _access(op: Op) -> Access:
     if op.label or op.opcode in PSEUDO:
         return NOTHING
     first, atoms = _stand_ins(op)

@@ -122,15 +122,19 @@ class _LiveRanges:
         self.program = program
         self.names = [value.name for value in program.values]
         self.bit = {name: 1 << place for place, name in enumerate(self.names)}
-        self.alignment = {value.name: _alignment(program, value) for value in program.values}
+        self.alignment = _alignments(program)
         live = liveness(program)
         masks = [live.numbering.values[name] for name in self.names]
+        known: dict[int, int] = {}
 
         def values_of(halves: int) -> int:
-            return sum(1 << place for place, mask in enumerate(masks) if mask & halves)
+            if halves not in known:
+                known[halves] = sum(1 << i for i, mask in enumerate(masks) if mask & halves)
+            return known[halves]
 
         self.apart = dict.fromkeys(self.names, 0)
         self.taken: list[int] = []
+        self._separated: set[tuple[int, int]] = set()
         entry = values_of(live.before[0])
         for name in program.live_in:
             entry |= self.bit[name]
@@ -172,32 +176,36 @@ class _LiveRanges:
         return self._mask(part.value.name for part in parts)
 
     def _separate(self, first: int, second: int) -> None:
-        for value in self.listed(first):
-            self.apart[value.name] |= second & ~self.bit[value.name]
-        for value in self.listed(second):
-            self.apart[value.name] |= first & ~self.bit[value.name]
+        """Values of the first mask may not share with values of the second."""
+        if not first or (first, second) in self._separated:
+            return
+        self._separated.add((first, second))
+        for one, other in ((first, second), (second, first)):
+            for value in self.listed(one):
+                self.apart[value.name] |= other & ~self.bit[value.name]
 
 
-def _alignment(program: LoopProgram, value: Value) -> int:
-    """Alignment that the value's parts need.
+def _alignments(program: LoopProgram) -> dict[str, int]:
+    """Alignment that each value's parts need.
 
     gfx950 wants even registers for runs of several; scalar runs of four or more a multiple of 4.
     """
-    alignment = value.align
+    found = {value.name: value.align for value in program.values}
     for op in program.ops:
         for part in op.parts:
-            if part.value.name != value.name or part.count == 1:
+            if part.count == 1:
                 continue
-            need = 4 if value.file == "s" and part.count >= 4 else 2
+            need = 4 if part.value.file == "s" and part.count >= 4 else 2
             if part.first % need:
                 raise ValueError(f"{op.source}: {part} must start at a multiple of {need}")
-            alignment = max(alignment, need)
-    if value.fixed is not None and value.fixed % alignment:
-        raise ValueError(
-            f"{program.name}: {value.name} is fixed at {value.file}{value.fixed}, "
-            f"its use needs a multiple of {alignment}"
-        )
-    return alignment
+            found[part.value.name] = max(found[part.value.name], need)
+    for value in program.values:
+        if value.fixed is not None and value.fixed % found[value.name]:
+            raise ValueError(
+                f"{program.name}: {value.name} is fixed at {value.file}{value.fixed}, "
+                f"its use needs a multiple of {found[value.name]}"
+            )
+    return found
 
 
 def _place(values: Sequence[Value], ranges: _LiveRanges, budget: Budget) -> dict[str, int]:
@@ -294,7 +302,8 @@ def _pressure(
     def live(mask: int) -> list[Value]:
         return [value for value in ranges.listed(mask | ever) if value.file == file]
 
-    sizes = [sum(value.width for value in live(mask)) for mask in moments]
+    size_of = {mask: sum(value.width for value in live(mask)) for mask in set(moments)}
+    sizes = [size_of[mask] for mask in moments]
     place = sizes.index(max(sizes))
     inside = set(budget.of(file))
     used = 0

@@ -13,7 +13,8 @@ from asm_overrides.passes.flow import branch_label
 from asm_overrides.passes.latency import Knobs, after_overwrite, after_write
 from asm_overrides.program import Op
 
-_Ages = dict[Atom, dict[Op, int]]
+_Ages = dict[Atom, dict[int, int]]
+"""Atom -> identity of an operation that wrote it -> cycles since then."""
 
 _FORGOTTEN = 1000
 """Cycles after which every result has arrived."""
@@ -25,6 +26,7 @@ class History:
     def __init__(self, knobs: Knobs) -> None:
         self.knobs = knobs
         self.ages: _Ages = {}
+        self._ops: dict[int, Op] = {}
         self._at_label: dict[str, _Ages] = {}
 
     def arrivals(self, ops: Sequence[Op]) -> list[int]:
@@ -37,7 +39,8 @@ class History:
             for atom in (touched.reads | touched.writes) - fresh:
                 wait = after_write if atom in touched.reads else after_overwrite
                 for producer, age in self.ages.get(atom, {}).items():
-                    arrival = max(arrival, wait(producer, op, atom, self.knobs) - age)
+                    needed = wait(self._ops[producer], op, atom, self.knobs)
+                    arrival = max(arrival, needed - age)
             fresh |= touched.writes
             found.append(arrival)
         return found
@@ -47,8 +50,9 @@ class History:
         for op, start in issued:
             if op.label:
                 self._join(self._at_label.pop(op.label, {}), start)
+            self._ops[id(op)] = op
             for atom in access(op).writes:
-                self.ages[atom] = {op: -start}
+                self.ages[atom] = {id(op): -start}
             if (label := branch_label(op)) is not None:
                 there = self._at_label.setdefault(label, {})
                 for atom, writers in self.ages.items():
@@ -56,8 +60,9 @@ class History:
                     for writer, age in writers.items():
                         mine[writer] = min(age + start, mine.get(writer, _FORGOTTEN))
         self.ages = {
-            atom: {op: age + cycles for op, age in writers.items() if age + cycles < _FORGOTTEN}
+            atom: {op: age + cycles for op, age in writers.items()}
             for atom, writers in self.ages.items()
+            if min(writers.values()) + cycles < _FORGOTTEN
         }
 
     def _join(self, there: _Ages, start: int) -> None:
