@@ -26,7 +26,8 @@ class ContractMatch:
     """How a run compares with the contract model on the same inputs.
 
     p_codes_equal: whether every code of P is bit-equal; None where P cannot be seen from outside.
-    max_output_difference: largest absolute difference of the outputs.
+    max_output_difference: largest absolute difference of the outputs, the model's rounded to the
+    type of the run's.
     """
 
     p_codes_equal: bool | None
@@ -224,6 +225,6 @@ def _contract_match(
         return_codes=codes is not None,
         **inputs.scales(),
     )
-    difference = (out.float() - model.out).abs().max().item()
+    difference = (out.double() - model.out.to(out.dtype).double()).abs().max().item()
     equal = None if codes is None or model.codes is None else torch.equal(codes, model.codes)
     return ContractMatch(equal, difference)
