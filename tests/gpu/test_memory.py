@@ -106,8 +106,10 @@ def test_offsets_beyond_two_to_the_31(
     )
     near = attend(x)
     strides = FAR[which](128)
-    far = replace(x, q=far_apart(x.q, strides), k=far_apart(x.k, strides), v=far_apart(x.v,
-    strides)) out = far_apart(near, strides, fill=False)
+    far = replace(
+        x, q=far_apart(x.q, strides), k=far_apart(x.k, strides), v=far_apart(x.v, strides)
+    )
+    out = far_apart(near, strides, fill=False)
     out.fill_(float("nan"))
     attend(far, out)
     assert torch.equal(out, near)
