@@ -9,14 +9,19 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from zyfa_triton import dispatch, flash_attn_func, numerics, quantize_fp8
 from zyfa_triton.activations import Activations
-from zyfa_triton.problem import FP8
+from zyfa_triton.kernels.launch import launch_arguments
+from zyfa_triton.problem import FP8, Problem
 from zyfa_triton.reference import attention_ref
+
+if TYPE_CHECKING:
+    from zyfa_triton.backends.emulated import Emulation
+    from zyfa_triton.compile import CompiledKernel
 
 DTYPES = {"fp8": FP8, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -70,13 +75,15 @@ class Measurement:
     """A row and what it was computed from.
 
     out: the run's output (1, seqlen, nheads, headdim_v). truth: fp64 on the same inputs.
-    codes: P's codes (1, nheads, seqlen, seqlen), uint8, where the run showed them.
+    codes: P's codes (1, nheads, seqlen, seqlen), uint8, and compiled: the machine code that was
+    executed; both only of an emulated FP8 run, compiled of every emulated one.
     """
 
     row: Row
     out: torch.Tensor
     truth: torch.Tensor
     codes: torch.Tensor | None
+    compiled: CompiledKernel | None
 
 
 @dataclass(frozen=True)
@@ -163,10 +170,10 @@ def measure(
         block_scale, dtype=inputs.q.dtype, p_mode=p_mode, backend=backend, device=device
     )
     start = time.perf_counter()
+    emulation: Emulation | None = None
     if backend == "emulated":
-        out, codes, findings = _emulate(inputs, causal, p_mode, resolved, kernel)
+        out, emulation = _emulate(inputs, causal, p_mode, resolved)
     else:
-        codes, findings = None, None
         result = flash_attn_func(
             inputs.q,
             inputs.k,
@@ -184,6 +191,7 @@ def measure(
             torch.cuda.synchronize(device)
     seconds = time.perf_counter() - start
 
+    codes = emulation.codes if emulation else None
     truth = inputs.truth(causal).cpu()
     row = Row(
         backend=backend,
@@ -196,14 +204,38 @@ def measure(
         rel_err_same_inputs=relative_error(out, truth),
         rel_err_original_inputs=relative_error(out, inputs.original_truth(causal).cpu()),
         matches_contract=_contract_match(inputs, causal, p_mode, resolved, out, codes),
-        findings=findings,
+        findings=[dataclasses.asdict(one) for one in emulation.findings] if emulation else None,
         seconds=seconds,
         nheads=inputs.q.shape[2],
         nheads_k=inputs.k.shape[2],
         causal=causal,
         inputs=inputs.original.name,
     )
-    return Measurement(row, out, truth, codes)
+    return Measurement(row, out, truth, codes, emulation.compiled if emulation else None)
+
+
+def _emulate(
+    inputs: Inputs, causal: bool, p_mode: str, block_scale: bool
+) -> tuple[torch.Tensor, Emulation]:
+    """Executes gfx950 machine code, with P's codes captured where there are any."""
+    emulated = dispatch.available_backend("emulated")
+    q, k, v = inputs.q, inputs.k, inputs.v
+    is_fp8 = inputs.dtype == "fp8"
+    out_dtype = torch.bfloat16 if is_fp8 else q.dtype
+    out = torch.full((*q.shape[:3], v.shape[3]), float("nan"), dtype=out_dtype)
+    problem = Problem.of(
+        q,
+        k,
+        v,
+        causal=causal,
+        p_mode=p_mode,
+        block_scale=block_scale,
+        out_dtype=out_dtype,
+        return_lse=False,
+    )
+    arguments = launch_arguments(problem, q, k, v, out, None, **inputs.scales())
+    emulation: Emulation = emulated.emulate(problem, arguments, capture=is_fp8)
+    return out, emulation
 
 
 def _contract_match(
