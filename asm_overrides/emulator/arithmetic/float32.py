@@ -300,19 +300,24 @@ def div_fmas(a: F32, b: F32, c: F32, post_scale: NDArray[np.bool_]) -> F32:
 
 
 def div_fixup(quotient: F32, denominator: F32, numerator: F32) -> F32:
-    """v_div_fixup_f32: the quotient with its sign, and the special cases of a division."""
+    """v_div_fixup_f32: the quotient with its sign, and the special cases of a division.
+
+    The manual asks for overflow where the *denominator* has exponent 255, which earlier cases have
+    already taken; a *quotient* with exponent 255, which an overflow leaves behind, must be meant.
+    """
     sign = (numerator.view(np.uint32) ^ denominator.view(np.uint32)) & _SIGN
+    overflow = exponent_field(quotient) == 255
+    magnitude = np.where(overflow, np.float32(np.inf), np.abs(quotient))
     if _is_ordinary_division(denominator, numerator, -150, 255):
-        signed = (quotient.view(np.uint32) & ~_SIGN | sign).view(np.float32)
-        return settle_nan(signed, quotient)
+        return (magnitude.view(np.uint32) | sign).view(np.float32)
     infinite_n, infinite_d = np.isinf(numerator), np.isinf(denominator)
     zero_n, zero_d = numerator == 0, denominator == 0
     underflow = exponent_field(numerator) - exponent_field(denominator) < -150
     magnitude = np.select(
         [zero_d | infinite_n, infinite_d | zero_n | underflow],
         [np.float32(np.inf), np.float32(0)],
-        np.abs(quotient),
+        magnitude,
     )
-    result = (magnitude.view(np.uint32) & ~_SIGN | sign).view(np.float32)
+    result = (magnitude.view(np.uint32) | sign).view(np.float32)
     nan = np.isnan(numerator) | np.isnan(denominator) | zero_n & zero_d | infinite_n & infinite_d
-    return settle_nan(np.where(nan, np.float32(np.nan), result), numerator, denominator, quotient)
+    return settle_nan(np.where(nan, np.float32(np.nan), result), numerator, denominator)
