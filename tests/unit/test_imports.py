@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("zyfa_triton.ops",),
     ("zyfa_triton.interface",),
     ("zyfa_triton",),
-    ("zyfa_triton.testing", "zyfa_triton.measure"),
+    ("zyfa_triton.testing", "zyfa_triton.measure", "zyfa_triton.offline", "zyfa_triton.prototype"),
     ("zyfa_triton.demo",),
     ("zyfa_triton.cli",),
     ("zyfa_triton.__main__",),
