@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -17,9 +17,9 @@ FP16_OVERFLOW = 1 << 23
 MODE = Mode.from_bits(MODE_BITS)
 
 
-def u32(values: Any) -> np.ndarray:
-    """Integers (or one row of them) as a (1, n) operand, modulo 2**32."""
-    return np.array([int(value) & 0xFFFFFFFF for value in np.ravel(values)], np.uint32)[None]
+def u32(values: Iterable[int]) -> np.ndarray:
+    """Integers as a (1, n) operand, modulo 2**32."""
+    return np.array([int(value) & 0xFFFFFFFF for value in values], np.uint32)[None]
 
 
 def f32(values: Any) -> np.ndarray:
@@ -34,9 +34,9 @@ def f16(low: Any, high: Any = 0.0) -> np.ndarray:
     return bits[0] | bits[1] << 16
 
 
-def pairs(values: Any) -> np.ndarray:
+def pairs(values: Iterable[int]) -> np.ndarray:
     """64-bit patterns as a (2, 1, n) operand."""
-    bits = [int(value) & (1 << 64) - 1 for value in np.ravel(values)]
+    bits = [int(value) & (1 << 64) - 1 for value in values]
     return np.array([[b & 0xFFFFFFFF for b in bits], [b >> 32 for b in bits]], np.uint32)[:, None]
 
 

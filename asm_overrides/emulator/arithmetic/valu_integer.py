@@ -199,8 +199,16 @@ _define("v_ashrrev_i64", "u32 i64", lambda n, x: x >> _count64(n).view(np.int64)
 _define("v_lshl_add_u32", "u32 u32 u32", lambda x, n, c: (x << _count(n)) + c)
 _define("v_add_lshl_u32", "u32 u32 u32", lambda a, b, n: a + b << _count(n))
 _define("v_lshl_or_b32", "u32 u32 u32", lambda x, n, c: x << _count(n) | c)
-# The manual allows shifts of 0 to 4 here.
-_define("v_lshl_add_u64", "u64 u32 u64", lambda x, n, c: (x << wide(n & _U32(7))) + c, "u64")
+
+
+def _shift_add64(x: Array, n: Words, c: Array) -> Array:
+    """Shifts beyond 4 count as none (manual)."""
+    count = n & _U32(7)
+    result: Array = (x << wide(np.where(count > 4, _U32(0), count))) + c
+    return result
+
+
+_define("v_lshl_add_u64", "u64 u32 u64", _shift_add64, "u64")
 
 
 def _align(high: Words, low: Words, bits: Words) -> Words:
