@@ -122,9 +122,9 @@ def launch_arguments(
     """Run-time arguments, constants, and what the output should be."""
     (q, k, v), qk_scale, v_scale = sample(seqlen)
     out = torch.full((seqlen, 128), math.nan)
-    arguments = {"q_ptr": q, "k_ptr": k, "v_ptr": v, "o_ptr": out}
+    arguments: dict[str, object] = {"q_ptr": q, "k_ptr": k, "v_ptr": v, "o_ptr": out}
     arguments |= {"qk_scale": qk_scale, "v_scale": v_scale, "seqlen": seqlen}
-    constants = {"WINDOW": WINDOW, "SOFTCAP": SOFTCAP, "HEAD_DIM": 128}
+    constants: dict[str, object] = {"WINDOW": WINDOW, "SOFTCAP": SOFTCAP, "HEAD_DIM": 128}
     constants |= {"BLOCK_M": 128, "BLOCK_N": 64}
     return arguments, constants, reference(q, k, v, qk_scale, v_scale)
 

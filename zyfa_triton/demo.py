@@ -108,6 +108,6 @@ def picture(shown: Sequence[Shown], path: Path) -> None:
 
 def _binned_medians(errors: torch.Tensor) -> tuple[list[float], list[float]]:
     """Middles of runs of queries, and the median error of their rows in all heads."""
-    runs = errors.split(_BIN)
+    runs = torch.split(errors, _BIN)
     middles = [index * _BIN + run.shape[0] / 2 for index, run in enumerate(runs)]
     return middles, [run.median().item() for run in runs]

@@ -142,12 +142,13 @@ def relative_error(out: torch.Tensor, truth: torch.Tensor) -> float:
         return float("inf")
     if difference == 0:
         return 0.0
-    return (difference / truth.double().norm()).item()
+    return float(difference / truth.double().norm())
 
 
 def row_errors(out: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     """Relative error of each row: float64, shape of out without its last axis."""
-    return (out.double() - truth).norm(dim=-1) / truth.norm(dim=-1)
+    errors: torch.Tensor = (out.double() - truth).norm(dim=-1) / truth.norm(dim=-1)
+    return errors
 
 
 def measure(
