@@ -111,12 +111,29 @@ def compile_attention(
     from zyfa_triton.kernels.attention import attention_forward
 
     blocks = {name: config[name] for name in _BLOCK_NAMES}
-    unspecialised = frozenset(
-        parameter.name for parameter in attention_forward.params if parameter.do_not_specialize
-    )
-    signature = signature_of(arguments, {**constants, **blocks}, unspecialised)
     options = {name: value for name, value in config.items() if name not in _BLOCK_NAMES}
-    return _compile(attention_forward, signature, tuple(sorted((options | LAUNCH_OPTIONS).items())))
+    return compile_kernel(attention_forward, arguments, {**constants, **blocks}, options)
+
+
+def compile_kernel(
+    kernel: Any,
+    arguments: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> CompiledKernel:
+    """Compile any `@triton.jit` function for gfx950; raises as `compile_attention`.
+
+    Args:
+        kernel: the function.
+        arguments: its run-time arguments by name, in its order.
+        constants: its constexpr arguments by name.
+        options: num_warps, num_stages and AMD options. Products and sums stay two roundings.
+    """
+    unspecialised = frozenset(
+        parameter.name for parameter in kernel.params if parameter.do_not_specialize
+    )
+    signature = signature_of(arguments, constants, unspecialised)
+    return _compile(kernel, signature, tuple(sorted((dict(options) | LAUNCH_OPTIONS).items())))
 
 
 @cache
@@ -143,5 +160,6 @@ def _compile(
         shared=compiled.metadata.shared,
         num_warps=compiled.metadata.num_warps,
         signature=signature,
-        config={name: constants[name] for name in _BLOCK_NAMES} | dict(options),
+        config={name: constants[name] for name in _BLOCK_NAMES if name in constants}
+        | dict(options),
     )

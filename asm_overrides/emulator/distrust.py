@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from asm_overrides.emulator.findings import Finding, FindingLog
 from asm_overrides.emulator.hazards import find_hazards
+from asm_overrides.emulator.initialised import Initialised
 from asm_overrides.emulator.kernel import Kernel
 from asm_overrides.emulator.races import LdsRaces
 from asm_overrides.emulator.state import Group, Workgroup
@@ -43,6 +44,7 @@ class Distrust:
         self._unit = 1 if any(map(_below_dword, kernel.instructions)) else 4
         self._lds_kind = [_lds_kind(each) for each in kernel.instructions]
         self._transposing = [each.opcode.startswith(_TRANSPOSING) for each in kernel.instructions]
+        self._initialised = Initialised(kernel.instructions, log)
         log.extend(hazard_findings(kernel))
 
     def on_start(self, workgroup: Workgroup) -> None:
@@ -50,6 +52,7 @@ class Distrust:
         self._states = [self._waits.start] * workgroup.waves
         self._ended = set()
         self._barrier: Instruction | None = None
+        self._initialised.start(workgroup)
         self._races = LdsRaces(workgroup.lds.size, workgroup.waves, self._unit, self._log)
 
     def on_instruction(self, group: Group, instruction: Instruction, index: int) -> None:
@@ -63,6 +66,7 @@ class Distrust:
             self._step_each(group, index)
         elif after != before:
             states[first:end] = [after] * (end - first)
+        self._initialised.before(group, index)
         kind = self._lds_kind[index]
         if kind:
             if kind == "wait":
