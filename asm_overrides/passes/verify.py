@@ -62,13 +62,19 @@ def find_problems(program: RegisterProgram, budget: Budget) -> list[str]:
     problems += _register_problems(program, budget)
     contents = _Contents(program)
     problems += contents.problems()
-    instructions, labels, _ = program.instructions()
-    inside = {name: place for name, place in labels.items() if place < len(instructions)}
-    if len(inside) == len(labels):
-        for missing in find_missing_waits(instructions, labels):
-            line = instructions[missing.index].line
-            problems.append(f"{_where(program.lines[line - 1])}: {missing.describe(instructions)}")
+    problems += _wait_problems(program)
     return problems
+
+
+def _wait_problems(program: RegisterProgram) -> Iterator[str]:
+    """Uses of memory results before their waits, by the emulator's own search."""
+    instructions, labels, places = program.instructions()
+    try:
+        for missing in find_missing_waits(instructions, labels):
+            line = program.lines[places[missing.index]]
+            yield f"{_where(line)}: {missing.describe(instructions)}"
+    except OverflowError as error:
+        yield f"waits cannot be proved: {error}"
 
 
 def lds_problems(program: LoopProgram) -> Iterator[str]:
@@ -274,7 +280,7 @@ class _Contents:
 
 
 _SPECIAL = {
-    f"%{registers.register_name(each)}": each for each in range(registers.SGPR, registers.COUNT)
+    f"%{registers.register_name(each)}": each for each in range(registers.AGPR, registers.COUNT)
 }
 
 
