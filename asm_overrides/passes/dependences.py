@@ -53,8 +53,6 @@ def dependences(ops: Sequence[Op], dead: Sequence[frozenset[Atom]], knobs: Knobs
             if atom in writer:
                 wait = after_write(ops[writer[atom]], op, atom, knobs)
                 graph.add(writer[atom], index, wait)
-            for each in idle_writers[atom]:
-                graph.add(each, index, SLOT)
         for atom in touched.writes:
             for each in readers[atom]:
                 graph.add(each, index, after_read(ops[each], op, atom))
