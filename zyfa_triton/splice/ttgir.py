@@ -219,18 +219,19 @@ def _inline_asm(mark: Mark, recipe: LoopRecipe, types: tuple[str, ...]) -> list[
             given == one.kind, f"input {one.name} is {given} in the kernel, {recipe.name} takes {one.kind}"
         )
         if given == "pointer":
-            pointer = f"%splice_pointer{index}"
-            lines.append(
-                f"{pointer} = builtin.unrealized_conversion_cast {value} : {kind} to !llvm.ptr<1>"
-            )
-            value, kind = pointer, "!llvm.ptr<1>"
-        elif kind in ("i32", "f32"):
-            # There is no scalar float arithmetic: LLVM may hold a uniform value in a vector
-            # register, and of Triton 3.6 does not copy it to a scalar one by itself.
-            uniform = f"%splice_uniform{index}"
-            lines.append(f"{uniform} = rocdl.readfirstlane {value} : {kind}")
-            value = uniform
-        operands.append(value)
+            address = f"%splice_address{index}"
+            lines += [
+                f"%splice_pointer{index} = builtin.unrealized_conversion_cast {value} : {kind} "
+                "to !llvm.ptr<1>",
+                f"{address} = llvm.ptrtoint %splice_pointer{index} : !llvm.ptr<1> to i64",
+            ]
+            value, kind = address, "i64"
+        # There is no scalar float arithmetic, and not every load is scalar: LLVM may hold a uniform
+        # value in a vector register, and that of Triton 3.6 ends the process over a copy from there
+        # to a scalar register.
+        uniform = f"%splice_uniform{index}"
+        lines.append(f"{uniform} = rocdl.readfirstlane {value} : {kind}")
+        operands.append(uniform)
         operand_types.append(kind)
     count = sum(output.count for output in recipe.outputs)
     lines.append(
