@@ -83,8 +83,9 @@ def add_mean_to_lse(
 def scale_of(amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """descale and its inverse, float32, from amax: decides about 0, tiny and infinite ones."""
     floored = amax.clamp(min=AMAX_FLOOR)
-    descale = torch.where(amax == 0, 1.0, floored / E4M3_MAX)
-    inverse = torch.where(amax == 0, 1.0, E4M3_MAX / floored)
+    top = torch.full_like(floored, E4M3_MAX)  # torch would divide a number through a reciprocal
+    descale = torch.where(amax == 0, 1.0, floored / top)
+    inverse = torch.where(amax == 0, 1.0, top / floored)
     finite = amax < float("inf")
     nan = torch.full_like(amax, float("nan"))
     return torch.where(finite, descale, nan), torch.where(finite, inverse, nan)
@@ -135,4 +136,4 @@ def _mean(x: torch.Tensor) -> torch.Tensor:
             half = tile.shape[1] // 2
             tile = tile[:, :half] + tile[:, half:]
         total += tile[:, 0]
-    return total / seqlen
+    return total / torch.full_like(total, seqlen)

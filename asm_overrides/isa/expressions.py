@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_TOKEN = re.compile(r"\s*(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+|[A-Za-z_.$][\w.$]*(?:@\w+)*|<<|>>|[-+*/%&|^~()])")
+_TOKEN = re.compile(
+    r"\s*(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+|[A-Za-z_.$][\w.$]*(?:@\w+)*|<<|>>|[-+*/%&|^~()])"
+)
 _BINARY = {"|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
 
 
@@ -30,9 +32,7 @@ def evaluate(text: str, symbols: Mapping[str, int]) -> int | None:
     return value if not rest else None
 
 
-def _expression(
-    tokens: list[str], symbols: Mapping[str, int], level: int
-) -> tuple[int, list[str]]:
+def _expression(tokens: list[str], symbols: Mapping[str, int], level: int) -> tuple[int, list[str]]:
     """Precedence climbing over `tokens`; returns value and what is left."""
     left, tokens = _atom(tokens, symbols)
     while tokens and _BINARY.get(tokens[0], -1) > level:

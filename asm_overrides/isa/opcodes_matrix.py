@@ -50,7 +50,9 @@ def _dense(d_type: str, shapes: dict[str, int], types: list[tuple[str, str]]) ->
     """Enter v_mfma_<d>_<shape>_<types>; `shapes` gives passes by shape spelling."""
     for (spelling, passes), (a_type, b_type) in product(shapes.items(), types):
         m, n, k, blocks = _parse_shape(spelling)
-        suffix = a_type if a_type == b_type and a_type not in ("fp8", "bf8") else f"{a_type}_{b_type}"
+        suffix = (
+            a_type if a_type == b_type and a_type not in ("fp8", "bf8") else f"{a_type}_{b_type}"
+        )
         shape = MatrixShape(m, n, k, blocks, a_type, b_type, d_type)
         _enter(f"v_mfma_{d_type}_{spelling}_{suffix}", shape, passes)
 
@@ -58,7 +60,9 @@ def _dense(d_type: str, shapes: dict[str, int], types: list[tuple[str, str]]) ->
 def _sparse(d_type: str, shapes: dict[str, int], types: list[tuple[str, str]]) -> None:
     for (spelling, passes), (a_type, b_type) in product(shapes.items(), types):
         m, n, k, blocks = _parse_shape(spelling)
-        suffix = a_type if a_type == b_type and a_type not in ("fp8", "bf8") else f"{a_type}_{b_type}"
+        suffix = (
+            a_type if a_type == b_type and a_type not in ("fp8", "bf8") else f"{a_type}_{b_type}"
+        )
         shape = MatrixShape(m, n, k, blocks, a_type, b_type, d_type, sparse=True)
         _enter(f"v_smfmac_{d_type}_{spelling}_{suffix}", shape, passes)
 
@@ -70,7 +74,7 @@ def _parse_shape(spelling: str) -> tuple[int, int, int, int]:
     return m, n, k, int(blocks[:-1]) if blocks else 1
 
 
-_FP8 = list(product(("fp8", "bf8"), repeat=2))
+_FP8 = [(a, b) for a in ("fp8", "bf8") for b in ("fp8", "bf8")]
 _HALF = [("f16", "f16"), ("bf16", "bf16")]
 
 _dense(

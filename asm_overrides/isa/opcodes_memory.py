@@ -123,7 +123,8 @@ for _suffix, _size in (
     ("dword", 4), ("dwordx3", 12), ("dwordx4", 16),
 ):  # fmt: skip
     _vmem(f"global_load_lds_{_suffix}", "rv1/2 rs2", "load", _size, _VM, m0=True)
-    _vmem(f"scratch_load_lds_{_suffix}", "rv1 rs1", "load", _size, _VM, m0=True)
+    if _size <= 4:
+        _vmem(f"scratch_load_lds_{_suffix}", "rv1 rs1", "load", _size, _VM, m0=True)
 
 # Cache control.
-declare("buffer_wbl2 buffer_inv buffer_wbinvl1 buffer_wbinvl1_vol", "", "vmem", counters=_VM)
+declare("buffer_wbl2 buffer_inv", "", "vmem", counters=_VM)

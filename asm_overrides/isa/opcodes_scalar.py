@@ -1,4 +1,4 @@
-"""Decides the table entries of scalar, branch and control opcodes; see table.py for the notation."""
+"""Decides the table entries of scalar, branch and control opcodes; table.py has the notation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,11 @@ declare(
     writes=_SETS_SCC,
 )
 declare("s_addc_u32 s_subb_u32", "ws1 rs1 rs1", "salu", reads=_SETS_SCC, writes=_SETS_SCC)
-declare(
-    "s_{and,or,xor,andn2,orn2,nand,nor,xnor}_b64", "ws2 rs2 rs2", "salu", writes=_SETS_SCC
-)
-declare(
-    "s_{lshl,lshr}_b64 s_ashr_i64 s_bfe_{u64,i64}", "ws2 rs2 rs1", "salu", writes=_SETS_SCC
-)
+declare("s_{and,or,xor,andn2,orn2,nand,nor,xnor}_b64", "ws2 rs2 rs2", "salu", writes=_SETS_SCC)
+declare("s_{lshl,lshr}_b64 s_ashr_i64 s_bfe_{u64,i64}", "ws2 rs2 rs1", "salu", writes=_SETS_SCC)
 
 # Two sources, SCC left alone.
-declare(
-    "s_bfm_b32 s_mul_i32 s_mul_hi_{u32,i32} s_pack_{ll,lh,hh}_b32_b16", "ws1 rs1 rs1", "salu"
-)
+declare("s_bfm_b32 s_mul_i32 s_mul_hi_{u32,i32} s_pack_{ll,lh,hh}_b32_b16", "ws1 rs1 rs1", "salu")
 declare("s_bfm_b64", "ws2 rs1 rs1", "salu")
 declare("s_cselect_b32", "ws1 rs1 rs1", "salu", reads=_SETS_SCC)
 declare("s_cselect_b64", "ws2 rs2 rs2", "salu", reads=_SETS_SCC)
@@ -64,14 +58,18 @@ declare("s_mulk_i32", "bs1 ri1", "salu")
 declare("s_cmpk_{eq,lg,gt,ge,lt,le}_{i32,u32}", "rs1 ri1", "salu", writes=_SETS_SCC)
 
 # Comparisons.
-declare("s_cmp_{eq,lg,gt,ge,lt,le}_{i32,u32} s_bitcmp{0,1}_b32", "rs1 rs1", "salu", writes=_SETS_SCC)
+declare(
+    "s_cmp_{eq,lg,gt,ge,lt,le}_{i32,u32} s_bitcmp{0,1}_b32", "rs1 rs1", "salu", writes=_SETS_SCC
+)
 declare("s_cmp_{eq,lg}_u64", "rs2 rs2", "salu", writes=_SETS_SCC)
 declare("s_bitcmp{0,1}_b64", "rs2 rs1", "salu", writes=_SETS_SCC)
 
 # Hardware registers.
 declare("s_getreg_b32", "ws1 ri1", "salu", reads=(MODE,), wait_class="special")
 declare("s_setreg_b32", "wi1 rs1", "salu", reads=(MODE,), writes=(MODE,), wait_class="special")
-declare("s_setreg_imm32_b32", "wi1 ri1", "salu", reads=(MODE,), writes=(MODE,), wait_class="special")
+declare(
+    "s_setreg_imm32_b32", "wi1 ri1", "salu", reads=(MODE,), writes=(MODE,), wait_class="special"
+)
 
 # Program flow.
 declare("s_getpc_b64", "ws2", "branch")

@@ -16,12 +16,13 @@ def _valu(opcodes: str, notation: str, **properties: object) -> None:
 # One 32-bit source.
 _valu(
     "v_mov_b32 v_not_b32 v_bfrev_b32 v_ffbh_{u32,i32} v_ffbl_b32 "
-    "v_cvt_{f32,f16,i32,u32}_{f32,f16,i32,u32} v_cvt_f16_{u16,i16} v_cvt_{u16,i16}_f16 "
+    "v_cvt_f32_{f16,i32,u32} v_cvt_{f16,i32,u32}_f32 v_cvt_f16_{u16,i16} v_cvt_{u16,i16}_f16 "
     "v_cvt_f32_ubyte{0,1,2,3} v_cvt_off_f32_i4 v_cvt_f32_bf16 v_cvt_f32_{fp8,bf8} "
     "v_cvt_{rpi,flr}_i32_f32 v_cvt_norm_{i16,u16}_f16 "
     "v_{fract,trunc,ceil,rndne,floor,frexp_mant}_{f32,f16} "
     "v_frexp_exp_i32_f32 v_frexp_exp_i16_f16 v_sat_pk_u8_i16 "
-    "v_accvgpr_read_b32 v_accvgpr_write_b32 v_accvgpr_mov_b32 v_prng_b32 v_screen_partition_4se_b32",
+    "v_accvgpr_read_b32 v_accvgpr_write_b32 v_accvgpr_mov_b32 v_prng_b32 "
+    "v_screen_partition_4se_b32",
     "wv1 rx1",
 )
 _valu("v_nop v_clrexcp", "")
@@ -55,7 +56,7 @@ declare(
 # Two 32-bit sources.
 _valu(
     "v_{add,sub,subrev,mul,min,max}_{f32,f16} v_mul_legacy_f32 v_{ldexp}_{f32,f16} "
-    "v_{add,sub,subrev}_{u32,u16,i32} v_{add,sub}_i16 "
+    "v_{add,sub,subrev}_{u32,u16} v_{add,sub}_i32 v_{add,sub}_i16 "
     "v_mul_{i32_i24,u32_u24,hi_i32_i24,hi_u32_u24} v_{min,max}_{i32,u32,i16,u16} v_mul_lo_u16 "
     "v_{and,or,xor,xnor}_b32 v_{lshlrev,lshrrev}_{b32,b16} v_ashrrev_{i32,i16} "
     "v_cvt_pkrtz_f16_f32 v_cvt_pk_{u16_u32,i16_i32} v_cvt_pknorm_{i16,u16}_{f32,f16} "
@@ -69,11 +70,11 @@ _valu("v_{add,mul,min,max}_f64", "wv2 rx2 rx2", cycles=8)
 _valu("v_ldexp_f64 v_trig_preop_f64", "wv2 rx2 rx1", cycles=8)
 
 # Read-modify-write of the destination.
-_valu("v_fmac_{f32,f16} v_mac_{f32,f16} v_dot2c_f32_{f16,bf16} v_dot4c_i32_i8", "bv1 rx1 rx1")
+_valu("v_fmac_f32 v_mac_f16 v_dot2c_f32_{f16,bf16} v_dot4c_i32_i8", "bv1 rx1 rx1")
 _valu("v_dot8c_i32_i4 v_dot2c_i32_i16 v_pk_fmac_f16", "bv1 rx1 rx1")
 _valu("v_fmac_f64", "bv2 rx2 rx2", cycles=8)
-_valu("v_fmamk_{f32,f16} v_madmk_{f32,f16}", "wv1 rx1 ri1 rv1")
-_valu("v_fmaak_{f32,f16} v_madak_{f32,f16}", "wv1 rx1 rv1 ri1")
+_valu("v_fmamk_f32 v_madmk_f16", "wv1 rx1 ri1 rv1")
+_valu("v_fmaak_f32 v_madak_f16", "wv1 rx1 rv1 ri1")
 # Writes one half or byte of the destination and keeps the rest.
 _valu("v_cvt_pk_{fp8,bf8}_f32", "bv1 rx1 rx1")
 _valu("v_cvt_sr_{fp8,bf8}_f32", "bv1 rx1 rx1")
@@ -83,14 +84,14 @@ _valu("v_cvt_scalef32_pk_fp4_f32", "bv1 rx1 rx1 rx1")
 _valu("v_cvt_scalef32_pk_fp4_{f16,bf16}", "bv1 rx1 rx1")
 _valu("v_cvt_scalef32_f16_{fp8,bf8}", "bv1 rx1 rx1")
 _valu("v_ashr_pk_{u8,i8}_i32", "bv1 rx1 rx1 rx1")
-_valu("v_mad_mix{lo,hi}_f16 v_fma_mix{lo,hi}_f16", "bv1 rx1 rx1 rx1")
+_valu("v_fma_mix{lo,hi}_f16", "bv1 rx1 rx1 rx1")
 _valu("v_cvt_scalef32_pk_f32_{fp8,bf8,fp4}", "wv2 rx1 rx1")
 _valu("v_cvt_scalef32_pk_{f16,bf16}_{fp8,bf8,fp4}", "wv1 rx1 rx1")
 _valu("v_cvt_sr_{f16,bf16}_f32", "bv1 rx1 rx1")
 
 # Three sources.
 _valu(
-    "v_fma_{f32,f16,legacy_f16} v_mad_{f32,f16,legacy_f32} v_mad_mix_f32 v_fma_mix_f32 "
+    "v_fma_{f32,f16,legacy_f16} v_mad_{f16,legacy_f16} v_fma_mix_f32 "
     "v_mad_{i32_i24,u32_u24,u16,i16,u32_u16,i32_i16} v_bfe_{u32,i32} v_bfi_b32 v_lerp_u8 "
     "v_alignbit_b32 v_alignbyte_b32 v_{min3,max3,med3}_{f32,i32,u32,f16,i16,u16} "
     "v_{minimum3,maximum3}_f32 v_pk_{minimum3,maximum3}_f16 "
@@ -110,7 +111,7 @@ _valu("v_mad_{u64_u32,i64_i32}", "wv2 wm2 rx1 rx1 rx2", cycles=16)
 
 # Packed.
 _valu(
-    "v_pk_{add,sub,mul_lo,min,max}_{i16,u16} v_pk_{add,mul,min,max}_f16 "
+    "v_pk_{add,sub,min,max}_{i16,u16} v_pk_mul_lo_u16 v_pk_{add,mul,min,max}_f16 "
     "v_pk_{lshlrev,lshrrev}_b16 v_pk_ashrrev_i16",
     "wv1 rx1 rx1",
 )

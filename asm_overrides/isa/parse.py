@@ -21,6 +21,7 @@ from asm_overrides.isa.operands import (
     Symbolic,
     WaitCounts,
 )
+from asm_overrides.isa.swizzle import pattern_bits
 from asm_overrides.isa.table import OpSpec, Role, UnknownOpcodeError, lookup
 
 
@@ -167,9 +168,28 @@ def _listing_target(text: str) -> Label:
     return Label(name, int(offset, 16) if offset else 0)
 
 
-_MODIFIER = re.compile(r"^([a-z_0-9]+):(\[[^\]]*\]|[-\w.]+)$")
+_MODIFIER = re.compile(r"^([a-z_0-9]+):(\[[^\]]*\]|swizzle\([^)]*\)|[-\w.]+)$")
 _FLAGS = frozenset(
-    "offen idxen addr64 lds glc slc dlc sc0 sc1 nt clamp gds tfe off16 r128 high".split()
+    (
+        "offen",
+        "idxen",
+        "addr64",
+        "lds",
+        "glc",
+        "slc",
+        "dlc",
+        "sc0",
+        "sc1",
+        "nt",
+        "clamp",
+        "gds",
+        "tfe",
+        "off16",
+        "r128",
+        "high",
+        "row_mirror",
+        "row_half_mirror",
+    )
 )
 
 
@@ -187,15 +207,10 @@ def _split_operands(rest: str) -> tuple[list[str], dict[str, ModifierValue]]:
             modifiers[match[1]] = _modifier_value(match[2])
         elif word in _FLAGS:
             modifiers[word] = 1
-        elif word in _DPP_FLAGS:
-            modifiers["dpp_ctrl"] = word
         else:
             kept.append(word)
     last = " ".join(kept)
     return [*pieces[:-1], *([last] if last else [])], modifiers
-
-
-_DPP_FLAGS = frozenset(("row_mirror", "row_half_mirror"))
 
 
 def _split_commas(text: str) -> list[str]:
@@ -210,6 +225,8 @@ def _split_commas(text: str) -> list[str]:
         elif character == "," and depth == 0:
             pieces.append(text[start:position].strip())
             start = position + 1
+    if depth:
+        raise ValueError("unbalanced brackets")
     tail = text[start:].strip()
     return [*pieces, tail] if tail else pieces
 
@@ -222,6 +239,8 @@ def _split_words(text: str) -> list[str]:
 def _modifier_value(text: str) -> ModifierValue:
     if text.startswith("["):
         return tuple(int(part, 0) for part in text[1:-1].split(",") if part.strip())
+    if text.startswith("swizzle("):
+        return pattern_bits(text)
     try:
         return int(text, 0)
     except ValueError:
@@ -231,8 +250,22 @@ def _modifier_value(text: str) -> ModifierValue:
 _REGISTER = re.compile(r"^(v|a|s|ttmp)(?:(\d+)|\[(\d+)(?::(\d+))?\])$")
 _HWREG = re.compile(r"^hwreg\(\s*(\w+)\s*(?:,\s*(\w+)\s*,\s*(\w+)\s*)?\)$")
 _SYMBOLIC = frozenset(
-    "off src_shared_base src_shared_limit src_private_base src_private_limit src_vccz src_execz "
-    "vccz execz src_lds_direct lds_direct shared_base private_base null".split()
+    (
+        "off",
+        "src_shared_base",
+        "src_shared_limit",
+        "src_private_base",
+        "src_private_limit",
+        "src_vccz",
+        "src_execz",
+        "vccz",
+        "execz",
+        "src_lds_direct",
+        "lds_direct",
+        "shared_base",
+        "private_base",
+        "null",
+    )
 )
 _FLOAT = re.compile(r"^\d+\.\d*(?:e[-+]?\d+)?$", re.IGNORECASE)
 
@@ -392,9 +425,7 @@ def _check_register(spec: OpSpec, role: Role, operand: Register) -> None:
         raise ValueError(f"vector registers {operand} must start at an even one on gfx950")
 
 
-def _modifier_accesses(
-    instruction: Instruction, roles: tuple[Role, ...], reads: set[int]
-) -> None:
+def _modifier_accesses(instruction: Instruction, roles: tuple[Role, ...], reads: set[int]) -> None:
     """Registers read because of modifiers: LDS-direct needs M0, partial writes keep the rest."""
     modifiers = instruction.modifiers
     if modifiers.get("lds"):
@@ -407,8 +438,8 @@ def _modifier_accesses(
     if instruction.encoding == "sdwa":
         keeps_rest = modifiers.get("dst_unused") == "UNUSED_PRESERVE"
     op_sel = modifiers.get("op_sel")
-    writes_half = isinstance(op_sel, tuple) and len(op_sel) == len(roles) and "16" in (
-        instruction.opcode
+    writes_half = (
+        isinstance(op_sel, tuple) and len(op_sel) == len(roles) and "16" in (instruction.opcode)
     )
     if keeps_rest or writes_half:
         for role, operand in zip(roles, instruction.operands, strict=True):
@@ -420,7 +451,7 @@ def _resolve_listing_branches(program: Program, addresses: dict[int, int]) -> No
     """Give numeric branch targets of a listing the labels of their instructions."""
     if not addresses:
         return
-    at_label = {name: index for name, index in program.labels.items()}
+    at_label = dict(program.labels)
     for instruction in program.instructions:
         if instruction.spec.port != "branch" or instruction.address is None:
             continue

@@ -4,7 +4,7 @@ One flat numbering serves decode, hazard checks, allocation and the emulator:
 
     0..255     v0..v255
     256..511   a0..a255 (accumulation registers)
-    512..639   scalar registers by their hardware encoding: s0..s101 are 512..613, then the named ones
+    512..639   scalar registers by their hardware encoding: s0..s101 are 512..613, then named
     640..      single-bit and mode state that is not addressable as an operand
 """
 

@@ -52,8 +52,9 @@ def unavailable() -> Unavailable | None:
 def triton_complaint() -> Unavailable | None:
     """Why Triton cannot be used: not installed, or a version that is not supported."""
     first, last = (f"{major}.{minor}" for major, minor in TRITON_VERSIONS)
-    remedy = f'Install Triton {first} to {last}: pip install
-    "triton>={first},<3.{TRITON_VERSIONS[1][1] + 1}"' if find_spec("triton") is None:
+    above = f"3.{TRITON_VERSIONS[1][1] + 1}"
+    remedy = f'Install Triton {first} to {last}: pip install "triton>={first},<{above}"'
+    if find_spec("triton") is None:
         return Unavailable("Triton is not installed", remedy)
     import triton
 
@@ -156,12 +157,13 @@ def _no_compilation(kernel: Any) -> Iterator[None]:
 
     previous = knobs.runtime.jit_cache_hook
     thread = threading.get_ident()
+    name = kernel.__name__
 
     def hook(*args: Any, **kwargs: Any) -> Any:
-        compiled = kwargs.get("fn")
+        compiled: Any = kwargs.get("fn")
         if threading.get_ident() == thread and getattr(compiled, "jit_function", None) is kernel:
             raise NotWarmedUpError(
-                f"a CUDA graph is being captured and {kernel.__name__} is not compiled for these "
+                f"a CUDA graph is being captured and {name} is not compiled for these "
                 "arguments yet. Call zyfa_triton.warmup with the same arguments before the capture "
                 "(for a graph of other lengths: once for each power of two)"
             )

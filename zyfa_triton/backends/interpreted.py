@@ -6,10 +6,12 @@ before Triton was imported, because Triton's own library is made of kernels too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from zyfa_triton.kernels import launch as attention_launch
@@ -51,7 +53,8 @@ def attention(
     )
     arguments |= attention_launch.kernel_constants(problem, arguments)
     blocks = {name: config[name] for name in ("BLOCK_M", "BLOCK_N")}
-    attention_forward[attention_launch.launch_grid(problem)](**arguments, **blocks)
+    with _rounding_to_nearest():
+        attention_forward[attention_launch.launch_grid(problem)](**arguments, **blocks)
 
 
 def quantize(
@@ -69,7 +72,36 @@ def add_mean_to_lse(
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
-    kernel[grid](**arguments)
+    with _rounding_to_nearest():
+        kernel[grid](**arguments)
+
+
+@contextmanager
+def _rounding_to_nearest() -> Iterator[None]:
+    """Conversions from float32 to e4m3 and bfloat16 as devices do them: to nearest even,
+    saturating.
+
+    The interpreter of Triton 3.6 to 3.9 rounds halves up, loses the carry into the exponent and
+    rounds subnormals down on the way to e4m3, and cuts off on the way to bfloat16.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    convert = interpreter._convert_float
+
+    def nearest(values: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if source != tl.float32 or target not in (tl.float8e4nv, tl.bfloat16):
+            return convert(values, source, target, rounding)
+        tensor = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+        if target == tl.bfloat16:
+            return tensor.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+        return tensor.clamp(-448.0, 448.0).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+
+    interpreter._convert_float = nearest
+    try:
+        yield
+    finally:
+        interpreter._convert_float = convert
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

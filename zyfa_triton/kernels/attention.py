@@ -49,7 +49,7 @@ def _load_keys(
     """Rows start_n.. of K or V, WIDTH columns from FIRST: (BLOCK_N, WIDTH), or its transpose."""
     offs_n = tl.arange(0, BLOCK_N)
     offs_d = FIRST + tl.arange(0, WIDTH)
-    ptr += start_n.to(tl.int64) * stride
+    ptr += tl.cast(start_n, tl.int64) * stride
     if IS_TRANSPOSED:
         ptrs = ptr + (_offset(offs_n, stride, INDEX_64)[None, :] + offs_d[:, None])
         inside = (start_n + offs_n)[None, :] < seqlen_k

@@ -99,6 +99,6 @@ def _sm90_default(key: TuningKey) -> Config:
 def _shared_bytes(config: Config, key: TuningKey) -> int:
     """Shared memory for the tiles: Q once, K and V once a stage."""
     item = _ITEM_BYTES[key.dtype]
-    q_tile = config["BLOCK_M"] * key.headdim * item
-    stage = config["BLOCK_N"] * (key.headdim + key.headdim_v) * item
+    q_tile = int(config["BLOCK_M"]) * key.headdim * item
+    stage = int(config["BLOCK_N"]) * (key.headdim + key.headdim_v) * item
     return q_tile + stage * int(config["num_stages"]) + _SHARED_RESERVE

@@ -12,7 +12,7 @@ import torch
 
 from zyfa_triton.problem import Problem
 
-BUCKETS = tuple(2**n for n in range(8, 18))  # 256 to 131072 keys; shorter and longer ones join
+BUCKETS = tuple(1 << n for n in range(8, 18))  # 256 to 131072 keys; shorter and longer ones join
 SHORT_QUERIES = 64  # up to here one tile of queries a head is mostly empty
 DTYPE_NAMES = {torch.float8_e4m3fn: "e4m3", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -38,7 +38,10 @@ class TuningKey:
 
 def bucket_of(seqlen: int) -> int:
     """The smallest bucket that holds a length; the largest for what is longer."""
-    return next((bucket for bucket in BUCKETS if seqlen <= bucket), BUCKETS[-1])
+    for bucket in BUCKETS:
+        if seqlen <= bucket:
+            return bucket
+    return BUCKETS[-1]
 
 
 def key_of(problem: Problem, target: str) -> TuningKey:

@@ -83,7 +83,7 @@ def _entry(path: Path, index: int, entry: object) -> tuple[TuningKey, dict[str, 
     where = f"{path}: entry {index}"
     if not isinstance(entry, dict):
         raise TuningFileError(f"{where}: must be an object")
-    values = {}
+    values: dict[str, Any] = {}
     for field in fields(TuningKey):
         value = entry.get(field.name)
         if type(value) is not _TYPES[str(field.type)]:

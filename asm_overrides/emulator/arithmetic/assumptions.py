@@ -12,11 +12,12 @@ from typing import Literal
 INVALID_NAN = 0xFFC00000
 """The NaN of an invalid operation (inf - inf, 0 * inf, log2(-1)) and of a matrix operation.
 
-The manual gives this pattern for v_log, v_rsq, v_sqrt and v_div_fixup; assumed for the others.  A NaN
-operand comes through quieted, the first source first.  Settled by: reading these back.
+The manual gives this pattern for v_log, v_rsq, v_sqrt and v_div_fixup; assumed for the others.  A
+NaN operand comes through quieted, the first source first.  Settled by: reading these back.
 """
 
 MatrixSum = Literal["exact", "even_odd"]
+DotSum = Literal["exact", "sequential"]
 ByteRounding = Literal["nearest_even", "truncate"]
 
 
@@ -75,5 +76,21 @@ class Machine:
     LLVM ties the old destination to the instruction, which says that it is preserved.
     Settled by: one instruction with a filled destination.
     """
+    short_results_keep_high_half: bool = False
+    """16-bit results of opcodes for which neither manual nor LLVM says what the high half becomes.
+
+    v_bitop3_b16, v_min3, v_max3 and v_med3 of 16-bit types, v_add_i16, v_sub_i16, v_cvt_u16_f16 and
+    v_cvt_i16_f16, without op_sel.  False writes zeros, as most 16-bit opcodes do; True preserves.
+    LLVM relies on neither.  Settled by: one instruction each with a filled destination.
+    """
+
+    dot2_sum: DotSum = "exact"
+    """How v_dot2_f32_* and v_dot2c_f32_* add two products and the accumulator.
+
+    "exact": one rounding of the exact sum.  "sequential": the first product is added to the
+    accumulator with one rounding, then the second.  Denormals are flushed either way (manual).
+    Settled by: products 1 and 2^-24 with accumulators 0, 1 and -1.
+    """
+
 
 DEFAULT_MACHINE = Machine()

@@ -77,8 +77,11 @@ class Operation:
     """The old destination, typed like the first result, is the function's last argument."""
     merges: bool = False
     """The function's last argument is the old destination as words: it writes part of it."""
-    keeps_high: bool = False
-    """A 16-bit result leaves the high half of the destination alone; otherwise it writes 0."""
+    keeps_high: bool | None = False
+    """A 16-bit result preserves the high half of the destination (True), or writes 0 there (False).
+
+    None: Machine.short_results_keep_high_half decides.
+    """
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,10 @@ def bind(operation: Operation, modifiers: Modifiers, machine: Machine) -> BoundO
         operation.factory(machine, modifiers) if operation.factory else operation.function,
     )
     reads = [_reader(operation, index, modifiers) for index in range(len(operation.sources))]
-    writes = [_writer(operation, index, modifiers) for index in range(len(operation.results))]
-    read_old = _typed_reader(operation.results[0]) if operation.accumulates else None
+    writes = [
+        _writer(operation, index, modifiers, machine) for index in range(len(operation.results))
+    ]
+    read_old = _plain_reader(operation.results[0]) if operation.accumulates else None
     needs_old = operation.accumulates or operation.merges or writes[0][1]
     merges = operation.merges
     write_one = writes[0][0]
@@ -120,21 +125,19 @@ def bind(operation: Operation, modifiers: Modifiers, machine: Machine) -> BoundO
             typed.append(cast(Words, old))
         result = function(mode, *typed)
         if several:
-            return tuple(
-                write(mode, one, old) for write, one in zip(several, result, strict=True)
-            )
+            return tuple(write(mode, one, old) for write, one in zip(several, result, strict=True))
         return write_one(mode, result, old)
 
-    return BoundOperation(
-        operation.name, operation.results, operation.sources, needs_old, evaluate
-    )
+    return BoundOperation(operation.name, operation.results, operation.sources, needs_old, evaluate)
 
 
 def _refuse_output_modifiers(operation: Operation, modifiers: Modifiers) -> None:
     kind = operation.results[0]
     takes_omod = kind in ("f16", "f32", "f64")
     if ("mul" in modifiers or "div" in modifiers) and not takes_omod:
-        raise UnsupportedArithmetic(f"{operation.name} cannot have mul or div: its result is {kind}")
+        raise UnsupportedArithmetic(
+            f"{operation.name} cannot have mul or div: its result is {kind}"
+        )
     if modifiers.get("clamp") and not (takes_omod or kind == "pf16" or operation.factory):
         raise UnsupportedArithmetic(f"{operation.name} with clamp is not supported")
 
@@ -150,6 +153,9 @@ def _reader(operation: Operation, index: int, modifiers: Modifiers) -> Read:
         return _packed16_reader(kind, index, modifiers)
     if kind in PACKED_32:
         return _packed32_reader(kind, index, modifiers)
+    if kind == "mix":
+        # The function applies op_sel and signs itself.
+        return lambda mode, words: words
     read = _typed_reader(kind, high=_flag(modifiers, "op_sel", index))
     select = modifiers.get(f"src{index}_sel", "DWORD")
     if select != "DWORD":
@@ -158,6 +164,12 @@ def _reader(operation: Operation, index: int, modifiers: Modifiers) -> Read:
     if negate or absolute:
         read = _with_sign(read, operation.name, kind, negate, absolute)
     return read
+
+
+def _plain_reader(kind: str) -> Read:
+    if kind in PACKED_16:
+        return _packed16_reader(kind, 0, {})
+    return _typed_reader(kind)
 
 
 def _after(first: Callable[[Words], Words], read: Read) -> Read:
@@ -188,7 +200,8 @@ def _with_sign(read: Read, name: str, kind: str, negate: bool, absolute: bool) -
     def signed(mode: Mode, words: Words) -> Array:
         value = read(mode, words)
         bits = value.view(np.uint16 if sign == 0x8000 else np.uint32)
-        return (bits & bits.dtype.type(keep) ^ bits.dtype.type(flip)).view(value.dtype)
+        result: Array = (bits & bits.dtype.type(keep) ^ bits.dtype.type(flip)).view(value.dtype)
+        return result
 
     return signed
 
@@ -271,7 +284,9 @@ def _packed32_reader(kind: str, index: int, modifiers: Modifiers) -> Read:
     return read
 
 
-def _writer(operation: Operation, index: int, modifiers: Modifiers) -> tuple[Write, bool]:
+def _writer(
+    operation: Operation, index: int, modifiers: Modifiers, machine: Machine
+) -> tuple[Write, bool]:
     """The writer of a result, and whether it needs the old destination."""
     kind = operation.results[index]
     if kind == "mask":
@@ -285,7 +300,8 @@ def _writer(operation: Operation, index: int, modifiers: Modifiers) -> tuple[Wri
     if index == 0 and kind in SIXTEEN_BIT and not operation.merges:
         if _flag(modifiers, "op_sel", len(operation.sources)):
             return _into_high(write), True
-        if operation.keeps_high:
+        keeps = operation.keeps_high
+        if machine.short_results_keep_high_half if keeps is None else keeps:
             return _into_low(write), True
     return write, False
 
@@ -351,15 +367,18 @@ def _into_field(write: Write, modifiers: Modifiers) -> tuple[Write, bool]:
     unused = modifiers.get("dst_unused", "UNUSED_PAD")
 
     def pad(mode: Mode, value: Array, old: Words | None) -> Words:
-        return write(mode, value, None) << shift & field
+        result: Words = write(mode, value, None) << shift & field
+        return result
 
     def preserve(mode: Mode, value: Array, old: Words | None) -> Words:
-        return cast(Words, old) & ~field | pad(mode, value, None)
+        result: Words = cast(Words, old) & ~field | pad(mode, value, None)
+        return result
 
     def extend(mode: Mode, value: Array, old: Words | None) -> Words:
         up = np.uint32(32 - width)
         down = np.int32(32 - width - offset)
-        return ((write(mode, value, None) << up).view(np.int32) >> down).view(np.uint32)
+        result: Words = ((write(mode, value, None) << up).view(np.int32) >> down).view(np.uint32)
+        return result
 
     if unused == "UNUSED_PRESERVE":
         return preserve, True

@@ -89,7 +89,8 @@ def fma(a: F32, b: F32, c: F32) -> F32:
 
 
 def _is_signalling(x: F32) -> NDArray[np.bool_]:
-    return np.isnan(x) & ((x.view(np.uint32) & _QUIET) == 0)
+    result: NDArray[np.bool_] = np.isnan(x) & ((x.view(np.uint32) & _QUIET) == 0)
+    return result
 
 
 def quiet(x: F32) -> F32:
@@ -183,9 +184,7 @@ def rounded(function: Callable[[F32], F32]) -> Callable[[F32], F32]:
     return lambda x: quiet(function(x))
 
 
-def transcendental(
-    function: Callable[[F64], F64], machine: Machine
-) -> Callable[[F32], F32]:
+def transcendental(function: Callable[[F64], F64], machine: Machine) -> Callable[[F32], F32]:
     """An fp32 opcode of the transcendental unit, from a float64 function."""
 
     def evaluate(x: F32) -> F32:
@@ -206,12 +205,13 @@ def _move_ulps(x: F32, steps: int) -> F32:
 
 
 def exponent_field(x: F32) -> NDArray[np.int32]:
-    return (x.view(np.uint32) >> np.uint32(23) & np.uint32(0xFF)).astype(np.int32)
+    result: NDArray[np.int32] = (x.view(np.uint32) >> np.uint32(23) & np.uint32(0xFF)).astype(
+        np.int32
+    )
+    return result
 
 
-def div_scale(
-    scaled: F32, denominator: F32, numerator: F32
-) -> tuple[F32, NDArray[np.bool_]]:
+def div_scale(scaled: F32, denominator: F32, numerator: F32) -> tuple[F32, NDArray[np.bool_]]:
     """v_div_scale_f32: `scaled`, which is one of the two others, scaled; and where to undo it.
 
     The manual's case of a denominator whose reciprocal and whose quotient are both denormal

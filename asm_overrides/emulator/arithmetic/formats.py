@@ -100,7 +100,10 @@ def encode(
             code = np.where(over, form.nan if form.infinity is None else form.infinity, code)
         code = np.where(np.isnan(wide), form.nan, code)
     negative = np.signbit(wide)
-    return code.astype(np.uint8) | np.where(negative, np.uint8(form.sign), np.uint8(0))
+    result: NDArray[np.uint8] = code.astype(np.uint8) | np.where(
+        negative, np.uint8(form.sign), np.uint8(0)
+    )
+    return result
 
 
 def _largest_value(form: Format) -> float:
@@ -126,11 +129,13 @@ def encode_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
     nan = np.isnan(x)
     if nan.any():
         rounded = np.where(nan, words | np.uint32(0x00400000), rounded)
-    return (rounded >> np.uint32(16)).astype(np.uint16)
+    result: NDArray[np.uint16] = (rounded >> np.uint32(16)).astype(np.uint16)
+    return result
 
 
 def decode_bf16(codes: NDArray[np.uint16]) -> NDArray[np.float32]:
-    return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    result: NDArray[np.float32] = (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return result
 
 
 def unpack_nibbles(octets: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -145,7 +150,8 @@ def unpack_sixes(octets: NDArray[np.uint8]) -> NDArray[np.uint8]:
     joined = triple[..., 0] | triple[..., 1] << np.uint32(8) | triple[..., 2] << np.uint32(16)
     shifts = np.arange(0, 24, 6, dtype=np.uint32)
     codes = (joined[..., None] >> shifts & np.uint32(63)).astype(np.uint8)
-    return codes.reshape(*octets.shape[:-1], -1)
+    result: NDArray[np.uint8] = codes.reshape(*octets.shape[:-1], -1)
+    return result
 
 
 def pack_sixes(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -153,4 +159,5 @@ def pack_sixes(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     four = codes.reshape(*codes.shape[:-1], -1, 4).astype(np.uint32)
     joined = np.bitwise_or.reduce(four << np.arange(0, 24, 6, dtype=np.uint32), axis=-1)
     octets = (joined[..., None] >> np.arange(0, 24, 8, dtype=np.uint32)).astype(np.uint8)
-    return octets.reshape(*codes.shape[:-1], -1)
+    result: NDArray[np.uint8] = octets.reshape(*codes.shape[:-1], -1)
+    return result

@@ -248,7 +248,8 @@ def _scale_codes(scale: Words, byte: int, rows: int) -> Array:
     codes = (scale >> np.uint32(8 * byte)).astype(np.uint8)
     waves = codes.shape[0]
     lanes = np.broadcast_to(codes, (waves, 64)).reshape(waves, 64 // rows, rows)
-    return lanes.transpose(0, 2, 1)
+    result: Array = lanes.transpose(0, 2, 1)
+    return result
 
 
 def _apply_scales(values: F64, scales: Array) -> F64:
@@ -332,6 +333,6 @@ def _element_names(opcode: str, types: str, modifiers: Mapping[str, Any]) -> tup
 
 
 def _scale_bytes(modifiers: Mapping[str, Any]) -> tuple[int, int]:
-    low = tuple(modifiers.get("op_sel", ())) + (0, 0)
-    high = tuple(modifiers.get("op_sel_hi", ())) + (0, 0)
+    low = (*modifiers.get("op_sel", ()), 0, 0)
+    high = (*modifiers.get("op_sel_hi", ()), 0, 0)
     return int(low[0]) + 2 * int(high[0]), int(low[1]) + 2 * int(high[1])

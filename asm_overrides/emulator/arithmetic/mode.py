@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from .operands import UnsupportedArithmetic
 
@@ -32,7 +32,7 @@ class Mode:
     """Overflow in fp16 arithmetic and conversions to fp16, fp8 and bf8 gives the largest number."""
 
     @staticmethod
-    @lru_cache(maxsize=None)
+    @cache
     def from_bits(bits: int) -> Mode:
         """The meaning of a MODE value; raises UnsupportedArithmetic unless it rounds to nearest."""
         if bits & (ROUND_F32 | ROUND_F64_F16):

@@ -74,7 +74,10 @@ def _float_bits(kind: str, value: float) -> int:
 
 def join64(pair: Words) -> NDArray[np.uint64]:
     """(2, ...) words, low first, as uint64 (...)."""
-    return pair[0].astype(np.uint64) | pair[1].astype(np.uint64) << np.uint64(32)
+    result: NDArray[np.uint64] = pair[0].astype(np.uint64) | pair[1].astype(np.uint64) << np.uint64(
+        32
+    )
+    return result
 
 
 def split64(value: Array) -> Words:

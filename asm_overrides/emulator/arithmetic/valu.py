@@ -8,13 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import valu_float32, valu_integer
+from . import (
+    valu_compare,
+    valu_convert,
+    valu_dot,
+    valu_double,
+    valu_float32,
+    valu_half,
+    valu_integer,
+)
 from .assumptions import DEFAULT_MACHINE, Machine
 from .binding import BoundOperation, Operation, bind
 from .operands import UnknownOpcode
 
 VALU: dict[str, Operation] = {}
-for _module in (valu_float32, valu_integer):
+for _module in (
+    valu_compare,
+    valu_convert,
+    valu_dot,
+    valu_double,
+    valu_float32,
+    valu_half,
+    valu_integer,
+):
     VALU.update(_module.OPERATIONS)
 
 

@@ -113,7 +113,7 @@ def _transcendental(function: Callable[[F64], F64]) -> Factory:
     return make
 
 
-for _name, _double in {
+_DOUBLES: dict[str, Callable[[F64], F64]] = {
     "v_exp_f32": np.exp2,
     "v_log_f32": np.log2,
     "v_rcp_f32": _reciprocal,
@@ -122,7 +122,8 @@ for _name, _double in {
     "v_sqrt_f32": np.sqrt,
     "v_sin_f32": _turn_function(np.sin),
     "v_cos_f32": _turn_function(np.cos),
-}.items():
+}
+for _name, _double in _DOUBLES.items():
     OPERATIONS[_name] = Operation(_name, ("f32",), ("f32",), factory=_transcendental(_double))
 
 _define("v_pk_fma_f32", "pf32 pf32 pf32", _plain(float32.fma), results="pf32")
@@ -138,4 +139,3 @@ def _pk_mov(mode: Mode, a: Array, b: Array) -> Array:
 
 # Both words are chosen by op_sel; op_sel_hi has no part in it.
 OPERATIONS["v_pk_mov_b32"] = Operation("v_pk_mov_b32", ("pb32",), ("pb32", "pb32"), _pk_mov)
-

@@ -1,4 +1,4 @@
-"""The 32-bit and 64-bit integer and bit opcodes of the vector ALU, and moves between lanes' halves."""
+"""The 32-bit and 64-bit integer and bit opcodes of the vector ALU, moves and swaps."""
 
 from __future__ import annotations
 
@@ -112,19 +112,19 @@ _define("v_sub_co_u32", "u32 u32", subtract_borrow, "u32 mask")
 _define("v_subrev_co_u32", "u32 u32", lambda a, b: subtract_borrow(b, a), "u32 mask")
 _define("v_addc_co_u32", "u32 u32 mask", add_carry, "u32 mask")
 _define("v_subb_co_u32", "u32 u32 mask", subtract_borrow, "u32 mask")
-_define(
-    "v_subbrev_co_u32", "u32 u32 mask", lambda a, b, c: subtract_borrow(b, a, c), "u32 mask"
-)
+_define("v_subbrev_co_u32", "u32 u32 mask", lambda a, b, c: subtract_borrow(b, a, c), "u32 mask")
 
 # Multiplications.
 
 
 def _unsigned24(x: Words) -> Array:
-    return x & np.uint32(0xFFFFFF)
+    result: Array = x & np.uint32(0xFFFFFF)
+    return result
 
 
 def _signed24(x: Array) -> Array:
-    return x << np.int32(8) >> np.int32(8)
+    result: Array = x << np.int32(8) >> np.int32(8)
+    return result
 
 
 def _high_unsigned(a: Words, b: Words) -> Words:
@@ -132,7 +132,8 @@ def _high_unsigned(a: Words, b: Words) -> Words:
 
 
 def _high_signed(a: Array, b: Array) -> Array:
-    return (_signed_wide(a) * b >> np.int64(32)).astype(np.int32)
+    result: Array = (_signed_wide(a) * b >> np.int64(32)).astype(np.int32)
+    return result
 
 
 _define("v_mul_lo_u32", "u32 u32", np.multiply)
@@ -142,9 +143,7 @@ _define("v_mul_hi_i32", "i32 i32", _high_signed, "i32")
 _define("v_mul_u32_u24", "u32 u32", lambda a, b: _unsigned24(a) * _unsigned24(b))
 _define("v_mul_hi_u32_u24", "u32 u32", lambda a, b: _high_unsigned(_unsigned24(a), _unsigned24(b)))
 _define("v_mul_i32_i24", "i32 i32", lambda a, b: _signed24(a) * _signed24(b), "i32")
-_define(
-    "v_mul_hi_i32_i24", "i32 i32", lambda a, b: _high_signed(_signed24(a), _signed24(b)), "i32"
-)
+_define("v_mul_hi_i32_i24", "i32 i32", lambda a, b: _high_signed(_signed24(a), _signed24(b)), "i32")
 _define_saturating(
     "v_mad_u32_u24", "u32 u32 u32", lambda a, b, c: (a & 0xFFFFFF) * (b & 0xFFFFFF) + c
 )
@@ -153,7 +152,8 @@ _define_saturating(
 def _mad_i32_i24(a: Array, b: Array, c: Array) -> Array:
     # Also called with int64 sources, whose 24 low bits are taken the same way.
     shift = a.dtype.type(8 * a.dtype.itemsize - 24)
-    return (a << shift >> shift) * (b << shift >> shift) + c
+    result: Array = (a << shift >> shift) * (b << shift >> shift) + c
+    return result
 
 
 _define_saturating("v_mad_i32_i24", "i32 i32 i32", _mad_i32_i24)
@@ -182,7 +182,8 @@ _define("v_mad_i64_i32", "i32 i32 i64", _mad_i64, "i64 mask")
 
 
 def _count(x: Array) -> Array:
-    return x & x.dtype.type(31)
+    result: Array = x & x.dtype.type(31)
+    return result
 
 
 def _count64(x: Words) -> Array:
@@ -226,7 +227,8 @@ _define(
 
 
 def field_unsigned(x: Words, offset: Words, width: Words) -> Words:
-    return x >> _count(offset) & (_U32(1) << _count(width)) - _U32(1)
+    result: Words = x >> _count(offset) & (_U32(1) << _count(width)) - _U32(1)
+    return result
 
 
 def field_signed(x: Array, offset: Array, width: Array) -> Array:
@@ -234,7 +236,8 @@ def field_signed(x: Array, offset: Array, width: Array) -> Array:
     width = _count(width)
     field = x >> _count(offset) & (np.int32(1) << width) - np.int32(1)
     top = np.where(width > 0, np.int32(1) << np.maximum(width - np.int32(1), np.int32(0)), 0)
-    return ((field ^ top) - top).astype(np.int32)
+    result: Array = ((field ^ top) - top).astype(np.int32)
+    return result
 
 
 _define("v_bfe_u32", "u32 u32 u32", field_unsigned)
@@ -259,14 +262,14 @@ def _bitop3(machine: Machine, modifiers: Modifiers) -> Function:
 
 
 OPERATIONS["v_bitop3_b32"] = Operation("v_bitop3_b32", ("u32",), ("u32",) * 3, factory=_bitop3)
-OPERATIONS["v_bitop3_b16"] = Operation("v_bitop3_b16", ("b16",), ("b16",) * 3, factory=_bitop3)
 
 
 def reverse_bits(x: Words) -> Words:
     for shift, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F)):
         keep, by = np.uint32(mask), np.uint32(shift)
         x = (x >> by & keep) | (x & keep) << by
-    return x.byteswap()
+    result: Words = x.byteswap()
+    return result
 
 
 def count_bits(x: Array) -> Words:
@@ -286,13 +289,15 @@ def top_bit(x: Array) -> Array:
         found = upper != 0
         result = result + np.where(found, np.int32(half), np.int32(0))
         x = np.where(found, upper, x)
-    return result + (x != 0).astype(np.int32)
+    answer: Array = result + (x != 0).astype(np.int32)
+    return answer
 
 
 def leading_zeros(x: Array) -> Array:
     """v_ffbh_u32, s_flbit_i32_b*: zeros above the highest one bit, -1 for 0."""
     top = top_bit(x)
-    return np.where(top < 0, np.int32(-1), np.int32(x.dtype.itemsize * 8 - 1) - top)
+    result: Array = np.where(top < 0, np.int32(-1), np.int32(x.dtype.itemsize * 8 - 1) - top)
+    return result
 
 
 def trailing_zeros(x: Array) -> Array:
@@ -332,7 +337,8 @@ def _permute_byte(joined: Array, select: Array) -> Array:
     special = np.where(
         select >= 13, np.uint64(0xFF), np.where(select == 12, np.uint64(0), signs * np.uint64(0xFF))
     )
-    return np.where(select < 8, picked, special)
+    result: Array = np.where(select < 8, picked, special)
+    return result
 
 
 def _permute(a: Words, b: Words, selector: Words) -> Words:

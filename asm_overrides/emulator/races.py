@@ -1,0 +1,216 @@
+"""Decides which LDS accesses of different waves nothing orders; does not know what they carry.
+
+Time is counted in barriers. An access belongs to every epoch from its issue to the wait that covers
+it; two accesses of different waves to one place race if they share an epoch and one of them writes,
+whichever of them this run happened to execute first. An LDS-direct load is an agent of its own
+until its wave has waited for it, so that the wave's own reads race with it too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asm_overrides.emulator.findings import FindingLog
+from asm_overrides.isa.instruction import Instruction
+
+_AGENTS = 128
+"""Tags are epoch * _AGENTS + agent; agents are waves, then their loads in flight, then atomics."""
+_IN_FLIGHT = 32
+_ATOMIC = _AGENTS - 1
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Access:
+    """What one instruction of one group of waves does to LDS.
+
+    Attributes:
+        direct: True for a load that writes LDS by itself.
+        parts: (is_write, places by wave) for each access reported.
+    """
+
+    instruction: Instruction
+    first: int
+    direct: bool
+    parts: list[tuple[bool, list[Indices]]] = field(default_factory=list)
+
+
+class LdsRaces:
+    """Watches the LDS of one workgroup.
+
+    Places are dwords, or bytes for a program that has accesses of less than a dword.
+    """
+
+    def __init__(self, size: int, waves: int, unit: int, log: FindingLog) -> None:
+        places = (size + 19) // unit + 1
+        self._log = log
+        self._unit = unit
+        self._written = np.full(places, -1, np.int32)
+        self._read = np.full(places, -1, np.int32)
+        self._read_by_many = np.full(places, -1, np.int32)
+        self._undefined = np.ones(places, np.bool_)
+        self._epoch = 0
+        self._direct: list[deque[Access]] = [deque() for _ in range(waves)]
+        self._plain: list[deque[Access]] = [deque() for _ in range(waves)]
+        self._current: Access | None = None
+
+    def issue(self, instruction: Instruction, first: int, end: int, direct: bool) -> None:
+        """Waves first..end-1 issue an LDS instruction; its accesses follow with `access`."""
+        self._current = Access(instruction, first, direct)
+        for queue in (self._direct if direct else self._plain)[first:end]:
+            queue.append(self._current)
+
+    def access(
+        self,
+        addresses: NDArray[np.int64],
+        size: int,
+        is_write: bool,
+        lanes: NDArray[np.bool_] | None,
+    ) -> None:
+        """Lanes touch `size` bytes at byte addresses (waves, 64); lanes None means all."""
+        current = self._current
+        assert current is not None
+        places = self._places(addresses, size)
+        if lanes is None:
+            by_wave = list(places)
+        else:
+            by_wave = [places[wave][lanes[wave]] for wave in range(len(places))]
+        current.parts.append((is_write, by_wave))
+        if not is_write:
+            self._check_defined(current, by_wave)
+        for wave, where in enumerate(by_wave, start=current.first):
+            if where.size:
+                self._mark(current, wave, where, is_write)
+        if is_write:
+            for where in by_wave:
+                self._undefined[where] = False
+
+    def complete(self, wave: int, direct: int, plain: int) -> None:
+        """The wave has waited: at most `direct` and `plain` accesses are still in flight."""
+        queue = self._direct[wave]
+        while len(queue) > direct:
+            self._arrived(wave, queue.popleft())
+        others = self._plain[wave]
+        while len(others) > plain:
+            others.popleft()
+
+    def barrier(self) -> None:
+        """All waves meet: a new epoch, in which what is in flight goes on."""
+        self._epoch += 1
+        self._current = None
+        for queues in (self._direct, self._plain):
+            for wave, queue in enumerate(queues):
+                for access in queue:
+                    for is_write, by_wave in access.parts:
+                        where = by_wave[wave - access.first]
+                        if where.size:
+                            self._mark(access, wave, where, is_write)
+
+    def _places(self, addresses: NDArray[np.int64], size: int) -> Indices:
+        """(waves, 64, n) places that each lane touches."""
+        first = addresses // self._unit
+        count = (size + self._unit - 1) // self._unit
+        if self._unit > 1 and (addresses % self._unit).any():
+            count += 1
+        return first[..., None] + np.arange(count)
+
+    def _check_defined(self, access: Access, by_wave: list[Indices]) -> None:
+        for wave, where in enumerate(by_wave, start=access.first):
+            undefined = self._undefined[where]
+            if undefined.any():
+                place = int(where[undefined][0]) * self._unit
+                self._log.add(
+                    "lds-uninitialised",
+                    wave,
+                    access.instruction,
+                    f"reads LDS byte {place} before anything was written there",
+                )
+
+    def _agent(self, access: Access, wave: int) -> int:
+        if access.direct:
+            return wave + _IN_FLIGHT
+        return _ATOMIC if access.instruction.spec.access == "atomic" else wave
+
+    def _mark(self, access: Access, wave: int, where: Indices, is_write: bool) -> None:
+        """Note an access in this epoch; report what it races with."""
+        now = self._epoch * _AGENTS
+        agent = self._agent(access, wave)
+        written = self._written[where]
+        other_write = (written >= now) & (written != now + agent)
+        if other_write.any():
+            self._report(access, wave, where, other_write, written, is_write, True)
+        read = self._read[where]
+        if not is_write:
+            by_other = (read >= now) & (read != now + agent)
+            if by_other.any():
+                self._read_by_many[where[by_other]] = self._epoch
+            self._read[where] = now + agent
+            return
+        other_read = (read >= now) & (read != now + (wave if access.direct else agent))
+        other_read |= self._read_by_many[where] == self._epoch
+        if other_read.any():
+            self._report(access, wave, where, other_read, read, True, False)
+        if access.direct and self._plain[wave]:
+            self._check_own(access, wave, where)
+        self._written[where] = now + agent
+
+    def _check_own(self, access: Access, wave: int, where: Indices) -> None:
+        """An LDS-direct load and LDS accesses of the same wave that it has not waited for."""
+        for other in self._plain[wave]:
+            for _, by_wave in other.parts:
+                common = np.intersect1d(where, by_wave[wave - other.first])
+                if common.size:
+                    self._log.add(
+                        "lds-race",
+                        wave,
+                        access.instruction,
+                        f"may overwrite LDS byte {int(common[0]) * self._unit} before this wave's "
+                        f"line {other.instruction.line} `{other.instruction.text}` has used it: "
+                        "no lgkmcnt wait in between",
+                    )
+                    return
+
+    def _arrived(self, wave: int, access: Access) -> None:
+        """A wave has waited for its LDS-direct load: from now on it is a write of this wave."""
+        now = self._epoch * _AGENTS
+        for _, by_wave in access.parts:
+            where = by_wave[wave - access.first]
+            if where.size:
+                mine = self._written[where] == now + wave + _IN_FLIGHT
+                self._written[where[mine]] = now + wave
+
+    def _report(
+        self,
+        access: Access,
+        wave: int,
+        where: Indices,
+        racing: NDArray[np.bool_],
+        tags: NDArray[np.int32],
+        is_write: bool,
+        other_writes: bool,
+    ) -> None:
+        place = int(where[racing][0]) * self._unit
+        agent = int(tags[racing][0]) % _AGENTS
+        verb = "writes" if is_write else "reads"
+        other_verb = "writes" if other_writes else "reads"
+        if agent == wave + _IN_FLIGHT:
+            who = "an LDS-direct load of the same wave that no vmcnt wait covers yet"
+            other_verb = "which writes it"
+        elif agent == _ATOMIC:
+            who = "an atomic of a wave, which"
+        elif _IN_FLIGHT <= agent < 2 * _IN_FLIGHT:
+            who = f"an LDS-direct load of wave {agent - _IN_FLIGHT}, in flight, which"
+        else:
+            who = f"wave {agent}, which"
+        self._log.add(
+            "lds-race",
+            wave,
+            access.instruction,
+            f"{verb} LDS byte {place} with no barrier between it and {who} {other_verb}"
+            + ("" if agent == wave + _IN_FLIGHT else " it"),
+        )

@@ -1,0 +1,194 @@
+"""Where a call runs as gfx950 machine code on the CPU: Triton compiles it, the emulator executes it.
+
+It chooses no configuration (`tuning`) and knows no instruction (`asm_overrides.emulator`). A
+finding of the emulator is an error here: a result that hardware might not give is none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from asm_overrides.emulator.findings import Finding
+from asm_overrides.emulator.launch import run as run_kernel
+from asm_overrides.emulator.loader import load_text
+from asm_overrides.emulator.memory import GlobalMemory
+from zyfa_triton import tuning
+from zyfa_triton.backends import Unavailable
+from zyfa_triton.backends.device import triton_complaint
+from zyfa_triton.backends.probabilities import ProbabilityCapture
+from zyfa_triton.compile import TARGET, CompiledKernel, compile_attention
+from zyfa_triton.kernels.launch import kernel_constants, launch_arguments, launch_grid
+from zyfa_triton.problem import Problem
+
+_ALIGNMENT = 16
+_MOST_PROCESSES = 2
+
+
+class EmulatorFindingsError(RuntimeError):
+    """The machine code ran, but does something that hardware might not forgive."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        shown = "\n".join(f"  {finding}" for finding in findings[:10])
+        more = f"\n  and {len(findings) - 10} more" if len(findings) > 10 else ""
+        super().__init__(f"the emulator distrusts this machine code:\n{shown}{more}")
+        self.findings = findings
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """What a run tells besides out and lse.
+
+    findings: what hardware might not forgive. codes: P's e4m3 codes as the matrix instructions got
+    them, uint8 (batch, nheads, seqlen_q, seqlen_k), or None if not captured.
+    """
+
+    compiled: CompiledKernel
+    findings: list[Finding]
+    wave_instructions: int
+    seconds: float
+    codes: torch.Tensor | None
+
+
+def unavailable() -> Unavailable | None:
+    """Why gfx950 code cannot be made here; executing it needs nothing but NumPy."""
+    complaint = triton_complaint()
+    if complaint is not None:
+        return complaint
+    try:
+        import triton.backends.amd  # noqa: F401 - only asks whether it is there
+    except ImportError:
+        return Unavailable("this Triton has no AMD back end", "pip install 'triton>=3.6,<3.10'")
+    return None
+
+
+def describe() -> str:
+    """What it runs on."""
+    import triton
+
+    return f"{TARGET} machine code of Triton {triton.__version__}, executed on the CPU"
+
+
+def run(
+    problem: Problem,
+    kernel: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *,
+    softmax_scale: float,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    config: dict[str, Any] | None = None,
+) -> None:
+    """Fills out and lse; slow: about a second for 256 queries and 1,024 keys of a head.
+
+    Raises EmulatorFindingsError if the machine code is not to be trusted on hardware.
+    """
+    arguments = launch_arguments(
+        problem,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        softmax_scale=softmax_scale,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+    )
+    result = emulate(problem, arguments, config=config)
+    if result.findings:
+        raise EmulatorFindingsError(result.findings)
+
+
+def emulate(
+    problem: Problem,
+    arguments: Mapping[str, Any],
+    *,
+    config: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    checks: bool = True,
+    capture: bool = False,
+    processes: int | None = None,
+) -> Emulation:
+    """Compiles for the arguments and executes the machine code.
+
+    Args:
+        arguments: from `kernels.launch.launch_arguments`, CPU tensors; o_ptr and lse_ptr are
+            written in place.
+        config: replaces the tuned configuration for gfx950.
+        seed: None runs waves in lockstep, a number interleaves them at random.
+        checks: whether the emulator distrusts the code. capture: record P's codes (FP8 only; one
+            process; V's rows must differ within each head).
+        processes: how many share the workgroups; default the cores, at most 2.
+    """
+    chosen = dict(config or tuning.resolve(tuning.key_of(problem, TARGET)))
+    compiled = compile_attention(arguments, kernel_constants(problem, arguments), chosen)
+    kernel = load_text(compiled.amdgcn)
+    memory = GlobalMemory()
+    placed = {
+        name: _Placed(memory, name, value, writable=name in ("o_ptr", "lse_ptr"))
+        for name, value in arguments.items()
+        if isinstance(value, torch.Tensor)
+    }
+    values = [
+        placed[name].address if name in placed else arguments[name]
+        for name in compiled.signature.run_time_names
+    ]
+    observer = None
+    if capture:
+        observer = ProbabilityCapture(problem, arguments["v_ptr"], chosen["BLOCK_M"])
+    result = run_kernel(
+        kernel,
+        grid=launch_grid(problem)(chosen),
+        kernarg=kernel.pack(values),
+        memory=memory,
+        num_waves=compiled.num_warps,
+        dynamic_lds=compiled.shared,
+        seed=seed,
+        checks=checks,
+        observer=observer,
+        processes=processes or min(_MOST_PROCESSES, os.cpu_count() or 1),
+    )
+    for each in placed.values():
+        each.write_back(memory)
+    codes = observer.codes if observer is not None else None
+    return Emulation(compiled, result.findings, result.wave_instructions, result.seconds, codes)
+
+
+class _Placed:
+    """A tensor's bytes in the emulator's memory: the span that its strides reach, no more."""
+
+    def __init__(
+        self, memory: GlobalMemory, name: str, tensor: torch.Tensor, *, writable: bool
+    ) -> None:
+        self._span = _span(tensor)
+        self._writable = writable
+        # the address keeps its remainder, on which the code was specialised
+        self._lead = tensor.data_ptr() % _ALIGNMENT
+        padded = np.concatenate([np.zeros(self._lead, np.uint8), self._span])
+        self._base = memory.alloc(name.removesuffix("_ptr"), padded, readonly=not writable)
+        self.address = self._base + self._lead
+
+    def write_back(self, memory: GlobalMemory) -> None:
+        """Copy what the kernel stored into the tensor."""
+        if self._writable:
+            self._span[:] = memory.array(self._base)[self._lead :]
+
+
+def _span(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes from a tensor's first element to its last, gaps included, as a view."""
+    reach = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = 1 + sum((size - 1) * stride for size, stride in reach)
+    flat = tensor.as_strided((elements,), (1,)).view(torch.uint8)
+    result: np.ndarray[Any, np.dtype[np.uint8]] = flat.numpy()
+    return result

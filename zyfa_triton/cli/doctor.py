@@ -1,0 +1,55 @@
+"""`zyfa doctor`: which back ends work here, and for each that does not, why and what to do.
+
+It launches nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import platform
+from importlib import metadata
+
+from zyfa_triton._version import __version__
+from zyfa_triton.cli.output import table, write_json
+
+SUMMARY = "which back ends work here, and what to do about those that do not"
+DESCRIPTION = """Lists the back ends: the places where a kernel can run.
+The exit status is 0 when at least one back end works."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No arguments of its own."""
+
+
+def run(args: argparse.Namespace) -> int:
+    from zyfa_triton.dispatch import capabilities
+
+    found = capabilities()
+    versions = {"zyfa-triton": __version__, "python": platform.python_version()}
+    versions |= {name: _version(name) for name in ("torch", "triton", "numpy")}
+
+    print("  ".join(f"{name} {version}" for name, version in versions.items()))
+    print()
+    rows = [
+        [one.backend, "yes" if one.available else "no", one.detail or one.reason] for one in found
+    ]
+    print(table(("back end", "works", "what it runs on, or why not"), rows))
+    remedies = [one for one in found if not one.available]
+    if remedies:
+        print("\nTo make the others work:")
+        for one in remedies:
+            print(f"  {one.backend}: {one.remedy}")
+
+    write_json(
+        args.json,
+        {"versions": versions, "backends": [dataclasses.asdict(one) for one in found]},
+    )
+    return 0 if any(one.available for one in found) else 1
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"

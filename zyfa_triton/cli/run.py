@@ -1,0 +1,176 @@
+"""`zyfa run`: runs the op on real or made-up inputs and compares it with fp64.
+
+What is measured is decided in `zyfa_triton.measure`; one run is made for every combination asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zyfa_triton.cli import options
+from zyfa_triton.cli.output import CommandError, percent, table, write_json
+
+if TYPE_CHECKING:
+    from zyfa_triton.activations import Activations
+    from zyfa_triton.measure import Row
+
+SUMMARY = "run the op and compare with fp64"
+DESCRIPTION = """\
+Runs attention and compares with fp64. Without --activations: the sample that ships with the
+package (one layer of Qwen2.5-Coder-1.5B, 1,024 tokens, 2 heads); for --headdim 192, of which
+nothing is captured, made-up inputs. --dtype, --p-mode and --backend can be given several times.
+Errors are relative (Frobenius, all heads and rows), x1e-2. The exit status is 1 when a run does not
+keep the numerics contract or the emulator found a fault."""
+
+BACKENDS = ("auto", "device", "interpreter", "emulated", "reference")
+GAUSSIAN_SEQLEN = 512
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--activations", type=Path, metavar="FILE.npz", help="captured inputs")
+    parser.add_argument("--seqlen", type=options.positive, metavar="N", help="first N tokens")
+    parser.add_argument("--heads", type=options.positive, metavar="H", help="first H query heads")
+    parser.add_argument("--headdim", type=int, choices=options.HEADDIMS, default=128)
+    parser.add_argument("--seed", type=int, default=0, help="of made-up inputs (--headdim 192)")
+    for name, choices in (
+        ("--backend", BACKENDS),
+        ("--dtype", options.DTYPES),
+        ("--p-mode", options.P_MODES),
+    ):
+        parser.add_argument(
+            name,
+            choices=choices,
+            nargs="+",
+            default=[choices[0]],
+            metavar="NAME",
+            help=f"one or several of {', '.join(choices)} (default: {choices[0]})",
+        )
+    parser.add_argument("--block-scale", choices=tuple(options.BLOCK_SCALES), default="auto")
+    parser.add_argument("--causal", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--kernel", choices=("auto", "triton"), default="auto")
+
+
+def run(args: argparse.Namespace) -> int:
+    import torch
+    from tqdm import tqdm
+
+    from zyfa_triton import BackendUnavailableError
+    from zyfa_triton.measure import Inputs, measure
+
+    inputs = _inputs(args)
+    combinations = _combinations(args)
+    rows: list[Row] = []
+    with tqdm(total=len(combinations), unit="run", leave=False, disable=None) as bar:
+        for dtype, p_mode, backend in combinations:
+            bar.set_description(f"{dtype} {p_mode} on {backend}")
+            chosen = _default_backend(backend)
+            device = "cuda" if chosen == "device" and torch.cuda.is_available() else "cpu"
+            try:
+                measured = measure(
+                    Inputs.of(inputs.to(device), dtype),
+                    causal=args.causal,
+                    p_mode=p_mode,
+                    block_scale=options.block_scale(args),
+                    kernel=args.kernel,
+                    backend=chosen,
+                )
+            except (ValueError, BackendUnavailableError) as error:
+                raise CommandError(str(error)) from None
+            rows.append(measured.row)
+            bar.update()
+    print(f"{inputs.name}: {inputs.seqlen} tokens, {inputs.nheads} heads, errors x1e-2\n")
+    print(readable(rows))
+    write_json(args.json, [row.as_json() for row in rows])
+    return 0 if all(is_good(row) for row in rows) else 1
+
+
+def is_good(row: Row) -> bool:
+    """Whether nothing about a run is known to be wrong."""
+    match = row.matches_contract
+    return not row.findings and (match is None or match.p_codes_equal is not False)
+
+
+def readable(rows: Sequence[Row]) -> str:
+    """The rows as a table for a terminal, followed by the findings."""
+    header = (
+        "back end",
+        "dtype",
+        "P",
+        "scale",
+        "same inputs",
+        "original",
+        "codes",
+        "max diff",
+        "findings",
+        "s",
+    )
+    cells = [
+        (
+            row.backend,
+            row.dtype,
+            row.p_mode,
+            "block" if row.block_scale else "-",
+            percent(row.rel_err_same_inputs),
+            percent(row.rel_err_original_inputs),
+            _codes(row),
+            f"{row.matches_contract.max_output_difference:.1e}" if row.matches_contract else "-",
+            "-" if row.findings is None else len(row.findings) or "none",
+            f"{row.seconds:.1f}",
+        )
+        for row in rows
+    ]
+    lines = [table(header, cells)]
+    for row in rows:
+        for finding in row.findings or []:
+            lines.append(f"line {finding['line']}: {finding['kind']}: {finding['message']}")
+    return "\n".join(lines)
+
+
+def _codes(row: Row) -> str:
+    if row.matches_contract is None or row.matches_contract.p_codes_equal is None:
+        return "-"
+    return "equal" if row.matches_contract.p_codes_equal else "DIFFER"
+
+
+def _default_backend(backend: str) -> str:
+    """ "auto" is the device where there is one, else the contract model."""
+    import torch
+
+    if backend != "auto":
+        return backend
+    return "device" if torch.cuda.is_available() else "reference"
+
+
+def _inputs(args: argparse.Namespace) -> Activations:
+    from zyfa_triton import activations
+    from zyfa_triton.activations import ActivationsError
+
+    try:
+        if args.activations is None and args.headdim != 128:
+            return activations.gaussian(
+                seqlen=args.seqlen or GAUSSIAN_SEQLEN,
+                nheads=args.heads or 2,
+                headdim=args.headdim,
+                seed=args.seed,
+            )
+        found = activations.load(args.activations or activations.SAMPLE)
+        if found.q.shape[3] != args.headdim:
+            raise CommandError(
+                f"--headdim: {args.headdim} asked for, {found.name} has {found.q.shape[3]}"
+            )
+        return found.cut(seqlen=args.seqlen, heads=args.heads)
+    except ActivationsError as error:
+        raise CommandError(str(error)) from None
+
+
+def _combinations(args: argparse.Namespace) -> list[tuple[str, str, str]]:
+    """dtype, p_mode, backend of each run. 16-bit inputs know one way to make P: they run once."""
+    found = []
+    for backend, dtype, p_mode in itertools.product(args.backend, args.dtype, args.p_mode):
+        if dtype == "fp8" or p_mode == args.p_mode[0]:
+            found.append((dtype, p_mode, backend))
+    return list(dict.fromkeys(found))

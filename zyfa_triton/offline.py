@@ -1,0 +1,93 @@
+"""How the op's kernel is compiled for gfx950 without data: a problem by its shape, and no tensors.
+
+It does not choose configurations (`tuning`), write files or print.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from zyfa_triton import dispatch, tuning
+from zyfa_triton.compile import TARGET, CompiledKernel, compile_attention
+from zyfa_triton.kernels.launch import kernel_constants, launch_arguments
+from zyfa_triton.problem import FP8, HEADDIMS, Problem
+from zyfa_triton.report import KernelReport, report
+
+
+def problem(
+    *,
+    dtype: torch.dtype = FP8,
+    headdim: int = 128,
+    p_mode: str = "lean",
+    block_scale: bool | str = "auto",
+    causal: bool = True,
+    nheads: int = 16,
+    nheads_k: int = 16,
+    seqlen: int = 4096,
+) -> Problem:
+    """A problem on gfx950 with packed tensors. Raises ValueError for what the op refuses."""
+    widths = dict(HEADDIMS)
+    if headdim not in widths:
+        accepted = ", ".join(map(str, widths))
+        raise ValueError(f"headdim: got {headdim}; accepted: {accepted}")
+    if nheads < 1 or nheads_k < 1 or nheads % nheads_k:
+        raise ValueError(
+            f"nheads: got {nheads} query heads and {nheads_k} key heads; "
+            "accepted: a positive multiple of the key heads"
+        )
+    is_scaled = dispatch.choose_block_scale(
+        block_scale, dtype=dtype, p_mode=p_mode, backend="emulated", device=torch.device("cpu")
+    )
+    return Problem(
+        dtype=dtype,
+        headdim=headdim,
+        headdim_v=widths[headdim],
+        nheads=nheads,
+        nheads_k=nheads_k,
+        batch=1,
+        seqlen_q=seqlen,
+        seqlen_k=seqlen,
+        causal=causal,
+        p_mode=p_mode if dtype == FP8 else "exact",
+        block_scale=is_scaled,
+        out_dtype=torch.bfloat16 if dtype == FP8 else dtype,
+        return_lse=False,
+        device="cpu",
+    )
+
+
+def compile_problem(
+    asked: Problem, config: Mapping[str, Any] | None = None
+) -> tuple[CompiledKernel, KernelReport]:
+    """Machine code for a problem with packed, aligned tensors, and what it costs.
+
+    config: entries that replace those of the tuned or default configuration.
+    """
+    chosen = tuning.resolve(tuning.key_of(asked, TARGET)) | dict(config or {})
+    arguments = _nominal_arguments(asked)
+    compiled = compile_attention(arguments, kernel_constants(asked, arguments), chosen)
+    return compiled, report(compiled.amdgcn, dynamic_lds=compiled.shared)
+
+
+def _nominal_arguments(asked: Problem) -> dict[str, Any]:
+    def tensor(seqlen: int, heads: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(asked.batch, seqlen, heads, size, dtype=dtype, device="meta")
+
+    is_fp8 = asked.is_fp8
+    descale = torch.empty(asked.batch, asked.nheads_k, device="meta") if is_fp8 else None
+    return launch_arguments(
+        asked,
+        tensor(asked.seqlen_q, asked.nheads, asked.headdim, asked.dtype),
+        tensor(asked.seqlen_k, asked.nheads_k, asked.headdim, asked.dtype),
+        tensor(asked.seqlen_k, asked.nheads_k, asked.headdim_v, asked.dtype),
+        tensor(asked.seqlen_q, asked.nheads, asked.headdim_v, asked.out_dtype),
+        None,
+        softmax_scale=1 / math.sqrt(asked.headdim),
+        q_descale=descale,
+        k_descale=descale,
+        v_descale=descale,
+    )
