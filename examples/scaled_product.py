@@ -91,9 +91,7 @@ class ScaledProductLoop(LoopRecipe):
     )
     clobbers: tuple[str, ...] = ("v[10:23]", "v[100:179]", "s[40:46]")
     lds_bytes: int = 0
-    operations: Mapping[str, int] = field(
-        default_factory=lambda: {"tt.dot": 2, "tt.reduce": 1}
-    )
+    operations: Mapping[str, int] = field(default_factory=lambda: {"tt.dot": 2, "tt.reduce": 1})
     step: int | None = BLOCK_K
 
     def text(self, label: str, layout: MatrixLayout) -> str:
@@ -208,7 +206,7 @@ def emulate(
         seed=seed,
     )
     shapes = {name: tuple(arguments[name].shape) for name in outputs}
-    arrays = {
+    arrays: dict[str, np.ndarray[Any, Any]] = {
         name: memory.array(values[name], np.float32).reshape(shape).copy()
         for name, shape in shapes.items()
     }

@@ -231,8 +231,8 @@ def attention_forward(
     if LOOP != "":
         # k_ptr and v_ptr: first row of this head; q_ptr: first row of this query tile. Strides in
         # elements.
-        end = marked_bound(LOOP, end, (full_end, q_ptr, k_ptr, v_ptr, stride_qs, stride_ks,
-                                       stride_vs, scale_log2, row_0, seqlen_q, seqlen_k))  # fmt: skip
+        end = marked_bound(LOOP, end, (full_end, q_ptr, k_ptr, v_ptr, stride_qs,
+            stride_ks, stride_vs, scale_log2, row_0, seqlen_q, seqlen_k))  # fmt: skip
     for start_n in range(0, full_end, BLOCK_N):
         m_i, l_i, acc_o = _tile(
             q_first, q_rest, k_ptr, v_ptr, stride_ks, stride_vs, start_n, offs_m, seqlen_q,

@@ -40,9 +40,7 @@ TILE_M = 256
 TILE_N = 64
 HEAD_DIM = 128
 WAVES = 8
-LAYOUT = MatrixLayout(
-    waves=(WAVES, 1), instruction=(32, 32, 64), is_transposed=True, version=4
-)
+LAYOUT = MatrixLayout(waves=(WAVES, 1), instruction=(32, 32, 64), is_transposed=True, version=4)
 
 INPUTS = (
     Input("end", "s24"),

@@ -92,8 +92,8 @@ def _check_budget(
     )
     require(
         value(".amdhsa_next_free_vgpr") <= budget,
-        f"the kernel takes {value('.amdhsa_next_free_vgpr')} vector registers, {waves} waves a SIMD "
-        f"leave {budget}",
+        f"the kernel takes {value('.amdhsa_next_free_vgpr')} vector registers, {waves} waves "
+        f"a SIMD leave {budget}",
     )
     require(
         top_scalar < value(".amdhsa_next_free_sgpr"),

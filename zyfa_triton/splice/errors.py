@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SpliceError(Exception):
-    """A recipe does not fit the kernel. The message is the reason, in words for the kernel's author.
+    """A recipe does not fit the kernel. The message says why, to the kernel's author.
 
     Raised to the caller only in strict mode (ZYFA_STRICT=1); otherwise it becomes one
     `SpliceWarning` and Triton's own loop is kept.

@@ -137,9 +137,7 @@ class _Compilation:
     """The stages of one compilation. With a mark all of them run at once, in the first: it is then
     known whether the loop could be replaced before Triton is given anything."""
 
-    def __init__(
-        self, backend: Any, stages: dict[str, Stage], options: Any, language: Any
-    ) -> None:
+    def __init__(self, backend: Any, stages: dict[str, Stage], options: Any, language: Any) -> None:
         self.backend = backend
         self.stages = stages
         self.options = options

@@ -1,4 +1,4 @@
-"""Decides what LLVM is told about a kernel with a replaced loop; does not see GPU IR or assembly."""
+"""Decides what LLVM is told about a kernel with a replaced loop; sees no GPU IR, no assembly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides how a mark is found in Triton's IR text and taken out again; see `marker` for setting one."""
+"""Decides how a mark is found in Triton's IR text and taken out; `marker` sets one."""
 
 from __future__ import annotations
 

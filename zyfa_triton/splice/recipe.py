@@ -1,4 +1,4 @@
-"""Decides what must be known of a loop that takes the place of Triton's: the `LoopRecipe` interface.
+"""Decides what must be known of a loop that takes the place of Triton's: `LoopRecipe`.
 
 It does not know any loop, and does not look into kernels. docs/hand-scheduling.md walks through
 an example.

@@ -59,8 +59,13 @@ def checked_text(recipe: LoopRecipe, label: str, layout: MatrixLayout) -> str:
     if raises_priority:
         restore.append("s_setprio 0")
     return "\n".join(
-        [f"; splice {recipe.name}: begin", *_indented(_BEFORE), *_indented(keep), body]
-        + [*_indented(restore), *_indented(_AFTER), f"; splice {recipe.name}: end"]
+        (
+            f"; splice {recipe.name}: begin",
+            *_indented((*_BEFORE, *keep)),
+            body,
+            *_indented((*restore, *_AFTER)),
+            f"; splice {recipe.name}: end",
+        )
     )
 
 
@@ -148,5 +153,6 @@ def _check_state(instruction: Instruction, recipe: LoopRecipe) -> None:
     if instruction.opcode.startswith(_FP8_CASTS) and not (saturates or recipe.fp8_casts_bounded):
         _refuse(
             recipe, instruction,
-            "gives NaN above 448: save fp8_saturation and switch it on, or declare fp8_casts_bounded",
+            "gives NaN above 448: save fp8_saturation and switch it on, or declare "
+            "fp8_casts_bounded",
         )  # fmt: skip

@@ -7,6 +7,7 @@ stored to LDS is then dead; Triton's own passes remove it. It does not see machi
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -58,7 +59,9 @@ def cut_loop(ttgir: str, recipe: LoopRecipe) -> tuple[str, MatrixLayout]:
     """
     mark = read_mark(ttgir)
     layout = matrix_layout(ttgir)
-    require(layout.version == _GFX950, f"the MFMA layout has version {layout.version}, not gfx950's")
+    require(
+        layout.version == _GFX950, f"the MFMA layout has version {layout.version}, not gfx950's"
+    )
     waves = re.search(r'"ttg\.num-warps" = (\d+)', ttgir)
     require(
         waves and int(waves[1]) == layout.waves[0] * layout.waves[1],
@@ -124,9 +127,7 @@ def _marked_chain(lines: list[str], mark: Mark) -> list[_For]:
     return chain
 
 
-def _check_results(
-    ttgir: str, chain: list[_For], recipe: LoopRecipe, layout: MatrixLayout
-) -> None:
+def _check_results(ttgir: str, chain: list[_For], recipe: LoopRecipe, layout: MatrixLayout) -> None:
     types = [_result_type(output) for output in recipe.outputs]
     require(
         list(chain[-1].types) == types,
@@ -156,7 +157,9 @@ def _result_type(output: Output) -> str:
 def _constant(ttgir: str, value: str) -> float | None:
     """A constant's value, a float32 tensor's or an integer's; None for anything else."""
     match = re.search(
-        rf"^\s*{re.escape(value)} = arith\.constant (?:dense<)?(-?[\w.+-]+)>? :", ttgir, re.MULTILINE
+        rf"^\s*{re.escape(value)} = arith\.constant (?:dense<)?(-?[\w.+-]+)>? :",
+        ttgir,
+        re.MULTILINE,
     )
     if match is None:
         return None
@@ -167,12 +170,13 @@ def _constant(ttgir: str, value: str) -> float | None:
 
 def _check_range(ttgir: str, chain: list[_For], recipe: LoopRecipe) -> None:
     require(_constant(ttgir, chain[0].lower) == 0, "the loop does not start from 0")
-    for before, after in zip(chain, chain[1:], strict=False):
+    for before, after in itertools.pairwise(chain):
         require(before.upper == after.lower, "a later loop does not start where the first ended")
     for loop in chain:
         step = _constant(ttgir, loop.step)
         require(
-            recipe.step in (None, step), f"the loop's step is {step}, {recipe.name} takes {recipe.step}"
+            recipe.step in (None, step),
+            f"the loop's step is {step}, {recipe.name} takes {recipe.step}",
         )
 
 
@@ -216,7 +220,8 @@ def _inline_asm(mark: Mark, recipe: LoopRecipe, types: tuple[str, ...]) -> list[
     ):
         given = "pointer" if kind.startswith("!tt.ptr<") else _TYPES.get(kind, kind)
         require(
-            given == one.kind, f"input {one.name} is {given} in the kernel, {recipe.name} takes {one.kind}"
+            given == one.kind,
+            f"input {one.name} is {given} in the kernel, {recipe.name} takes {one.kind}",
         )
         if given == "pointer":
             address = f"%splice_address{index}"
