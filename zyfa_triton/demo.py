@@ -6,19 +6,19 @@ It runs what `zyfa run --backend emulated` runs and adds nothing to it but the s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from zyfa_triton import activations, offline
 from zyfa_triton.activations import Activations
-from zyfa_triton.measure import DTYPES, Inputs, Measurement, measure, row_errors
-from zyfa_triton.report import KernelReport
+from zyfa_triton.measure import Inputs, Measurement, measure, row_errors
+from zyfa_triton.report import KernelReport, report
 
 HIGHEST_CODE = 126
 _DPI = 130
+_BIN = 32  # queries of which the picture draws the median
 
 
 @dataclass(frozen=True)
@@ -50,36 +50,13 @@ class Shown:
         return {"variant": self.variant.name, **row, "registers": dataclasses.asdict(self.report)}
 
 
-def run(
-    *,
-    seqlen: int | None = None,
-    heads: int | None = None,
-    progress: Callable[[str], None] = lambda step: None,
-) -> list[Shown]:
-    """Compiles and emulates each variant on the sample, or on its first tokens and heads.
-
-    progress: called with what is about to be done, twice a variant.
-    """
-    sample = activations.load(activations.SAMPLE).cut(seqlen=seqlen, heads=heads)
-    return [_show(variant, sample, progress) for variant in VARIANTS]
-
-
-def _show(variant: Variant, sample: Activations, progress: Callable[[str], None]) -> Shown:
-    progress(f"{variant.name}: compiling for gfx950")
-    _, report = offline.compile_problem(
-        offline.problem(
-            dtype=DTYPES[variant.dtype],
-            p_mode=variant.p_mode,
-            nheads=sample.nheads,
-            nheads_k=sample.nheads_k,
-            seqlen=sample.seqlen,
-        )
-    )
-    progress(f"{variant.name}: running the machine code")
-    measurement = measure(
-        Inputs.of(sample, variant.dtype), p_mode=variant.p_mode, backend="emulated"
-    )
-    return Shown(variant, measurement, report)
+def show(variant: Variant, sample: Activations) -> Shown:
+    """Compiles a variant for gfx950 and executes its machine code on the sample."""
+    inputs = Inputs.of(sample, variant.dtype)
+    measurement = measure(inputs, p_mode=variant.p_mode, backend="emulated")
+    assert measurement.compiled is not None
+    costs = report(measurement.compiled.amdgcn, dynamic_lds=measurement.compiled.shared)
+    return Shown(variant, measurement, costs)
 
 
 def visible_codes(codes: torch.Tensor) -> torch.Tensor:
@@ -104,11 +81,13 @@ def picture(shown: Sequence[Shown], path: Path) -> None:
     )
     for one in shown:
         errors = row_errors(one.measurement.out, one.measurement.truth)[0]
-        worst = errors.max(dim=-1).values.numpy()
-        rows.plot(worst, linewidth=0.7, label=one.variant.name)
+        queries = torch.arange(errors.shape[0])
+        (line,) = rows.plot(*_binned_medians(errors), linewidth=1.6, label=one.variant.name)
+        for head in range(errors.shape[1]):
+            rows.scatter(queries, errors[:, head], s=2, alpha=0.15, color=line.get_color())
     rows.set_yscale("log")
     rows.set_xlabel("query")
-    rows.set_ylabel("relative error of the row (largest of the heads)")
+    rows.set_ylabel(f"relative error of a row (line: median of {_BIN})")
     rows.set_title("Error against fp64 on the same inputs")
     rows.legend(loc="lower right", fontsize=8)
 
@@ -125,3 +104,10 @@ def picture(shown: Sequence[Shown], path: Path) -> None:
     histogram.set_title("Where P's codes lie")
     histogram.legend(loc="upper right", fontsize=8)
     figure.savefig(path)
+
+
+def _binned_medians(errors: torch.Tensor) -> tuple[list[float], list[float]]:
+    """Middles of runs of queries, and the median error of their rows in all heads."""
+    runs = errors.split(_BIN)
+    middles = [index * _BIN + run.shape[0] / 2 for index, run in enumerate(runs)]
+    return middles, [run.median().item() for run in runs]

@@ -9,14 +9,19 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from zyfa_triton import dispatch, flash_attn_func, numerics, quantize_fp8
 from zyfa_triton.activations import Activations
-from zyfa_triton.problem import FP8
+from zyfa_triton.kernels.launch import launch_arguments
+from zyfa_triton.problem import FP8, Problem
 from zyfa_triton.reference import attention_ref
+
+if TYPE_CHECKING:
+    from zyfa_triton.backends.emulated import Emulation
+    from zyfa_triton.compile import CompiledKernel
 
 DTYPES = {"fp8": FP8, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -26,7 +31,8 @@ class ContractMatch:
     """How a run compares with the contract model on the same inputs.
 
     p_codes_equal: whether every code of P is bit-equal; None where P cannot be seen from outside.
-    max_output_difference: largest absolute difference of the outputs.
+    max_output_difference: largest absolute difference of the outputs, the model's rounded to the
+    type of the run's.
     """
 
     p_codes_equal: bool | None
@@ -69,13 +75,15 @@ class Measurement:
     """A row and what it was computed from.
 
     out: the run's output (1, seqlen, nheads, headdim_v). truth: fp64 on the same inputs.
-    codes: P's codes (1, nheads, seqlen, seqlen), uint8, where the run showed them.
+    codes: P's codes (1, nheads, seqlen, seqlen), uint8, and compiled: the machine code that was
+    executed; both only of an emulated FP8 run, compiled of every emulated one.
     """
 
     row: Row
     out: torch.Tensor
     truth: torch.Tensor
     codes: torch.Tensor | None
+    compiled: CompiledKernel | None
 
 
 @dataclass(frozen=True)
@@ -162,10 +170,10 @@ def measure(
         block_scale, dtype=inputs.q.dtype, p_mode=p_mode, backend=backend, device=device
     )
     start = time.perf_counter()
+    emulation: Emulation | None = None
     if backend == "emulated":
-        out, codes, findings = _emulate(inputs, causal, p_mode, resolved, kernel)
+        out, emulation = _emulate(inputs, causal, p_mode, resolved)
     else:
-        codes, findings = None, None
         result = flash_attn_func(
             inputs.q,
             inputs.k,
@@ -183,6 +191,7 @@ def measure(
             torch.cuda.synchronize(device)
     seconds = time.perf_counter() - start
 
+    codes = emulation.codes if emulation else None
     truth = inputs.truth(causal).cpu()
     row = Row(
         backend=backend,
@@ -195,14 +204,38 @@ def measure(
         rel_err_same_inputs=relative_error(out, truth),
         rel_err_original_inputs=relative_error(out, inputs.original_truth(causal).cpu()),
         matches_contract=_contract_match(inputs, causal, p_mode, resolved, out, codes),
-        findings=findings,
+        findings=[dataclasses.asdict(one) for one in emulation.findings] if emulation else None,
         seconds=seconds,
         nheads=inputs.q.shape[2],
         nheads_k=inputs.k.shape[2],
         causal=causal,
         inputs=inputs.original.name,
     )
-    return Measurement(row, out, truth, codes)
+    return Measurement(row, out, truth, codes, emulation.compiled if emulation else None)
+
+
+def _emulate(
+    inputs: Inputs, causal: bool, p_mode: str, block_scale: bool
+) -> tuple[torch.Tensor, Emulation]:
+    """Executes gfx950 machine code, with P's codes captured where there are any."""
+    emulated = dispatch.available_backend("emulated")
+    q, k, v = inputs.q, inputs.k, inputs.v
+    is_fp8 = inputs.dtype == "fp8"
+    out_dtype = torch.bfloat16 if is_fp8 else q.dtype
+    out = torch.full((*q.shape[:3], v.shape[3]), float("nan"), dtype=out_dtype)
+    problem = Problem.of(
+        q,
+        k,
+        v,
+        causal=causal,
+        p_mode=p_mode,
+        block_scale=block_scale,
+        out_dtype=out_dtype,
+        return_lse=False,
+    )
+    arguments = launch_arguments(problem, q, k, v, out, None, **inputs.scales())
+    emulation: Emulation = emulated.emulate(problem, arguments, capture=is_fp8)
+    return out, emulation
 
 
 def _contract_match(
@@ -224,6 +257,6 @@ def _contract_match(
         return_codes=codes is not None,
         **inputs.scales(),
     )
-    difference = (out.float() - model.out).abs().max().item()
+    difference = (out.double() - model.out.to(out.dtype).double()).abs().max().item()
     equal = None if codes is None or model.codes is None else torch.equal(codes, model.codes)
     return ContractMatch(equal, difference)

@@ -108,7 +108,7 @@ def _laid_out(tensors: list[torch.Tensor], layout: str) -> list[torch.Tensor]:
         parts, first = [], 0
         for t, width in zip(tensors, widths, strict=True):
             part = buffer[:, :, first : first + width * item].view(t.dtype)
-            parts.append(part.unflatten(2, (t.shape[2], t.shape[3])))
+            parts.append(part.view(*t.shape))
             first += width * item
         return parts
     raise ValueError(f"layout: got {layout!r}; accepted: {', '.join(LAYOUTS)}")

@@ -73,8 +73,11 @@ def imported_modules(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute here"
             base = node.module or ""
+            if node.level:
+                package = path.relative_to(ROOT).parent.parts
+                here = package[: len(package) - node.level + 1]
+                base = ".".join([*here, *([base] if base else [])])
             for alias in node.names:
                 submodule = f"{base}.{alias.name}"
                 names.add(submodule if is_module(submodule) else base)

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from zyfa_triton import demo
+    from zyfa_triton import activations, demo
     from zyfa_triton.activations import ActivationsError
     from zyfa_triton.cli.run import is_good
 
@@ -39,16 +39,15 @@ def run(args: argparse.Namespace) -> int:
         args.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(f"-o: cannot make {args.output}: {error.strerror}") from None
-    with tqdm(total=2 * len(demo.VARIANTS), leave=False, disable=None) as bar:
-
-        def progress(step: str) -> None:
-            bar.set_description(step)
-            bar.update()
-
-        try:
-            shown = demo.run(seqlen=args.seqlen, heads=args.heads, progress=progress)
-        except ActivationsError as error:
-            raise CommandError(str(error)) from None
+    try:
+        sample = activations.load(activations.SAMPLE).cut(seqlen=args.seqlen, heads=args.heads)
+    except ActivationsError as error:
+        raise CommandError(str(error)) from None
+    shown = []
+    with tqdm(demo.VARIANTS, unit="kernel", leave=False, disable=None) as bar:
+        for variant in bar:
+            bar.set_description(variant.name)
+            shown.append(demo.show(variant, sample))
     row = shown[0].measurement.row
     print(
         f"{row.inputs}: {row.nheads} heads, {row.seqlen} tokens, causal; "

@@ -22,19 +22,20 @@ _QUIET = np.uint32(0x00400000)
 _SIGN = np.uint32(0x80000000)
 _BELOW_F32 = np.uint64((1 << 29) - 1)
 _TIE_F32 = np.uint64(1 << 28)
-_EXPONENT_F64 = np.uint64(0x7FF << 52)
-_MIN_NORMAL_EXPONENT = np.uint64((1023 - 126) << 52)
 
 
 def flush_f32(x: F32) -> F32:
     """Denormals become zeros of their sign."""
-    return np.where(np.abs(x) < MIN_NORMAL, np.copysign(np.float32(0), x), x)
+    small = np.abs(x) < MIN_NORMAL
+    if not np.count_nonzero(small):
+        return x
+    return np.where(small, np.copysign(np.float32(0), x), x)
 
 
 def settle_nan(result: F32, *sources: F32) -> F32:
     """The result with gfx950's NaN patterns: the first NaN source quieted, else the invalid NaN."""
     bad = np.isnan(result)
-    if not bad.any():
+    if not np.count_nonzero(bad):
         return result
     pattern: Array = np.broadcast_to(np.uint32(INVALID_NAN), result.shape)
     for source in reversed(sources):
@@ -62,23 +63,35 @@ def multiply_legacy(a: F32, b: F32) -> F32:
 def round_sum(a: F64, b: F64) -> F32:
     """a + b of float64 numbers, rounded to fp32 once.
 
-    The float64 sum is rounded a second time only where that can matter: where it lies halfway
-    between two fp32 numbers, or where the result is an fp32 denormal.  There the error of the
-    first rounding, exact by Knuth's two-sum, moves the sum off the tie.
+    Rounding the float64 sum again is wrong only where that sum lies halfway between two fp32
+    numbers, or where the result is an fp32 denormal; there the sum is rounded to odd instead.
     """
     total = a + b
-    bits = total.view(np.uint64)
-    doubtful = (bits & _BELOW_F32) == _TIE_F32
-    doubtful |= (bits & _EXPONENT_F64) < _MIN_NORMAL_EXPONENT
-    if doubtful.any():
-        a_back = total - b
-        error = (a - a_back) + (b - (total - a_back))
-        # Round to odd: an inexact sum with an even last bit moves one step towards the error.
-        inexact = doubtful & (error != 0) & ((bits & np.uint64(1)) == 0) & np.isfinite(error)
-        if inexact.any():
-            towards = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
-            total = np.where(inexact, towards, total)
-    return total.astype(np.float32)
+    result = total.astype(np.float32)
+    doubtful = (total.view(np.uint64) & _BELOW_F32) == _TIE_F32
+    small = np.abs(result) < MIN_NORMAL
+    if np.count_nonzero(small):
+        doubtful |= small & (total != 0)
+    if not np.count_nonzero(doubtful):
+        return result
+    return np.where(doubtful, sum_to_odd(a, b).astype(np.float32), result)
+
+
+def sum_to_odd(a: F64, b: F64) -> F64:
+    """a + b rounded so that a second rounding to fewer bits gives what one rounding would.
+
+    An inexact sum whose last bit is even moves one step towards the exact one; Knuth's two-sum
+    tells the error of the sum exactly.
+    """
+    total: F64 = a + b
+    back = total - b
+    error = (a - back) + (b - (total - back))
+    even = (total.view(np.uint64) & np.uint64(1)) == 0
+    inexact = (error != 0) & np.isfinite(error) & even
+    if np.count_nonzero(inexact):
+        towards = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
+        total = np.where(inexact, towards, total)
+    return total
 
 
 def fma(a: F32, b: F32, c: F32) -> F32:
@@ -101,25 +114,30 @@ def quiet(x: F32) -> F32:
 
 def minimum(a: F32, b: F32, ieee: bool) -> F32:
     """v_min_f32: a number beats a quiet NaN, -0 is below +0, a signalling NaN wins in IEEE mode."""
-    return _select(np.fmin(a, b), a, b, ieee, np.bitwise_or)
+    smallest = np.minimum(a, b)
+    return smallest if _is_plain(smallest) else _select(np.fmin, np.bitwise_or, a, b, ieee)
 
 
 def maximum(a: F32, b: F32, ieee: bool) -> F32:
     """v_max_f32: a number beats a quiet NaN, +0 is above -0, a signalling NaN wins in IEEE mode."""
-    return _select(np.fmax(a, b), a, b, ieee, np.bitwise_and)
+    largest = np.maximum(a, b)
+    return largest if _is_plain(largest) else _select(np.fmax, np.bitwise_and, a, b, ieee)
+
+
+def _is_plain(x: F32) -> bool:
+    """Whether no number is zero or NaN: then NumPy's minimum and maximum are gfx950's."""
+    return np.count_nonzero(x) == x.size and not np.count_nonzero(np.isnan(x))
 
 
 def _select(
-    chosen: F32, a: F32, b: F32, ieee: bool, merge_signs: Callable[[Array, Array], Array]
+    choose: np.ufunc, merge_signs: Callable[[Array, Array], Array], a: F32, b: F32, ieee: bool
 ) -> F32:
+    chosen: F32 = choose(a, b)
     # NumPy does not order zeros: merging the bits of two zeros merges their signs.
-    zeros = (a == 0) & (b == 0)
-    if zeros.any():
-        merged = merge_signs(a.view(np.uint32), b.view(np.uint32)).view(np.float32)
-        chosen = np.where(zeros, merged, chosen)
-    nan = np.isnan(a) | np.isnan(b)
-    if nan.any():
-        chosen = np.where(nan, np.where(np.isnan(a), b, a), chosen)
+    merged = merge_signs(a.view(np.uint32), b.view(np.uint32)).view(np.float32)
+    chosen = np.where((a == 0) & (b == 0), merged, chosen)
+    if np.count_nonzero(np.isnan(a) | np.isnan(b)):
+        chosen = np.where(np.isnan(a), b, np.where(np.isnan(b), a, chosen))
         if ieee:
             chosen = np.where(_is_signalling(b), quiet(b), chosen)
             chosen = np.where(_is_signalling(a), quiet(a), chosen)
@@ -127,11 +145,13 @@ def _select(
 
 
 def minimum3(a: F32, b: F32, c: F32, ieee: bool) -> F32:
-    return minimum(minimum(a, b, ieee), c, ieee)
+    smallest = np.minimum(np.minimum(a, b), c)
+    return smallest if _is_plain(smallest) else minimum(minimum(a, b, ieee), c, ieee)
 
 
 def maximum3(a: F32, b: F32, c: F32, ieee: bool) -> F32:
-    return maximum(maximum(a, b, ieee), c, ieee)
+    largest = np.maximum(np.maximum(a, b), c)
+    return largest if _is_plain(largest) else maximum(maximum(a, b, ieee), c, ieee)
 
 
 def median3(a: F32, b: F32, c: F32, ieee: bool) -> F32:
@@ -205,10 +225,17 @@ def _move_ulps(x: F32, steps: int) -> F32:
 
 
 def exponent_field(x: F32) -> NDArray[np.int32]:
-    result: NDArray[np.int32] = (x.view(np.uint32) >> np.uint32(23) & np.uint32(0xFF)).astype(
-        np.int32
-    )
-    return result
+    field: NDArray[np.int32] = x.view(np.int32) >> np.int32(23) & np.int32(0xFF)
+    return field
+
+
+def _is_ordinary_division(denominator: F32, numerator: F32, lowest: int, highest: int) -> bool:
+    """Whether all operands are normal, away from both ends, and all quotients between powers."""
+    top, bottom = exponent_field(numerator), exponent_field(denominator)
+    difference = top - bottom
+    ordinary = (top > 23) & (top < 255) & (bottom > 0) & (bottom < 253)
+    ordinary = ordinary & (difference >= lowest) & (difference <= highest)
+    return bool(np.count_nonzero(ordinary) == ordinary.size)
 
 
 def div_scale(scaled: F32, denominator: F32, numerator: F32) -> tuple[F32, NDArray[np.bool_]]:
@@ -217,6 +244,9 @@ def div_scale(scaled: F32, denominator: F32, numerator: F32) -> tuple[F32, NDArr
     The manual's case of a denominator whose reciprocal and whose quotient are both denormal
     would overflow with its factor 2**64; 2**-64 is what makes the division come out right.
     """
+    difference = exponent_field(numerator) - exponent_field(denominator)
+    if _is_ordinary_division(denominator, numerator, -120, 95):
+        return scaled, np.zeros(difference.shape, np.bool_)
     quotient = np.abs(numerator.astype(np.float64) / denominator)
     tiny = np.float64(MIN_NORMAL)
     quotient_denormal = (quotient < tiny) & (quotient != 0)
@@ -227,7 +257,7 @@ def div_scale(scaled: F32, denominator: F32, numerator: F32) -> tuple[F32, NDArr
     is_denominator = scaled.view(np.uint32) == denominator.view(np.uint32)
     is_numerator = scaled.view(np.uint32) == numerator.view(np.uint32)
     numerator_exponent = exponent_field(numerator)
-    near_max = numerator_exponent - exponent_field(denominator) >= 96
+    near_max = difference >= 96
     conditions = [
         near_max,
         denominator_denormal,
@@ -260,7 +290,7 @@ def div_fmas(a: F32, b: F32, c: F32, post_scale: NDArray[np.bool_]) -> F32:
     number was made smaller by v_div_scale, one near the smallest was made larger.
     """
     fused = fma(a, b, c)
-    if not post_scale.any():
+    if not np.count_nonzero(post_scale):
         return fused
     power = np.where(exponent_field(c) > 127, 64, -64).astype(np.int32)
     # The unscaled sum is rounded to the final precision once: denormals must not round twice.
@@ -270,16 +300,24 @@ def div_fmas(a: F32, b: F32, c: F32, post_scale: NDArray[np.bool_]) -> F32:
 
 
 def div_fixup(quotient: F32, denominator: F32, numerator: F32) -> F32:
-    """v_div_fixup_f32: the quotient with its sign, and the special cases of a division."""
+    """v_div_fixup_f32: the quotient with its sign, and the special cases of a division.
+
+    The manual asks for overflow where the *denominator* has exponent 255, which earlier cases have
+    already taken; a *quotient* with exponent 255, which an overflow leaves behind, must be meant.
+    """
     sign = (numerator.view(np.uint32) ^ denominator.view(np.uint32)) & _SIGN
+    overflow = exponent_field(quotient) == 255
+    magnitude = np.where(overflow, np.float32(np.inf), np.abs(quotient))
+    if _is_ordinary_division(denominator, numerator, -150, 255):
+        return (magnitude.view(np.uint32) | sign).view(np.float32)
     infinite_n, infinite_d = np.isinf(numerator), np.isinf(denominator)
     zero_n, zero_d = numerator == 0, denominator == 0
     underflow = exponent_field(numerator) - exponent_field(denominator) < -150
     magnitude = np.select(
         [zero_d | infinite_n, infinite_d | zero_n | underflow],
         [np.float32(np.inf), np.float32(0)],
-        np.abs(quotient),
+        magnitude,
     )
-    result = (magnitude.view(np.uint32) & ~_SIGN | sign).view(np.float32)
+    result = (magnitude.view(np.uint32) | sign).view(np.float32)
     nan = np.isnan(numerator) | np.isnan(denominator) | zero_n & zero_d | infinite_n & infinite_d
-    return settle_nan(np.where(nan, np.float32(np.nan), result), numerator, denominator, quotient)
+    return settle_nan(np.where(nan, np.float32(np.nan), result), numerator, denominator)

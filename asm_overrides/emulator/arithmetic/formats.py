@@ -15,6 +15,10 @@ from .operands import Array
 
 F64 = NDArray[np.float64]
 
+_MAGNITUDE_F32 = np.uint32(0x7FFFFFFF)
+_INFINITY_F32 = np.uint32(0x7F800000)
+_ONE = np.uint32(1)
+
 
 @dataclass(frozen=True)
 class Format:
@@ -76,33 +80,49 @@ E8M0_VALUES.flags.writeable = False
 
 
 def encode(
-    x: Array, form: Format, saturate: bool, overflow_after_rounding: bool = True
-) -> NDArray[np.uint8]:
-    """Codes of float32 or float64 numbers, rounded to nearest even.
+    x: NDArray[np.float32], form: Format, saturate: bool, overflow_after_rounding: bool = True
+) -> NDArray[np.uint32]:
+    """Codes of float32 numbers, rounded to nearest even, as words.
 
     Args:
         saturate: overflow and infinities give the largest number; otherwise infinity, or NaN in a
             format without one.  Formats without NaN always saturate, and NaN gives their largest.
         overflow_after_rounding: False counts every number above the largest one as overflow.
     """
-    wide = x.astype(np.float64)
-    magnitude = np.abs(wide)
-    exponent = np.maximum(np.frexp(magnitude)[1] - 1, 1 - form.bias)
-    units = np.rint(np.ldexp(magnitude, form.mantissa - exponent))
+    words = x.view(np.uint32)
+    magnitude = words & _MAGNITUDE_F32
+    # Dropping mantissa bits: adding just under half, or half for an odd number, rounds to even.
     # A significand that rounds up to the next power of two carries into the exponent by itself.
-    code = np.ldexp(exponent + np.float64(form.bias - 1), form.mantissa) + units
-    over = ~(code <= form.largest)
+    drop = np.uint32(23 - form.mantissa)
+    odd = magnitude >> drop & _ONE
+    kept = magnitude + (odd + np.uint32((1 << 22 - form.mantissa) - 1)) >> drop
+    code = kept - np.uint32((127 - form.bias) << form.mantissa)
+    small = magnitude < np.uint32((128 - form.bias) << 23)
+    if np.count_nonzero(small):
+        # Below the normal range fp32 addition rounds for us: one unit of the last place of this
+        # power of two is the format's smallest number.
+        power = np.float32(2.0 ** (24 - form.bias - form.mantissa))
+        denormal = (magnitude.view(np.float32) + power).view(np.uint32) - power.view(np.uint32)
+        code = np.where(small, denormal, code)
+    over = code > np.uint32(form.largest)
     if not overflow_after_rounding:
-        over |= magnitude > _largest_value(form)
-    code = np.where(over, form.largest, code)
-    if form.nan is not None:
-        if not saturate:
-            code = np.where(over, form.nan if form.infinity is None else form.infinity, code)
-        code = np.where(np.isnan(wide), form.nan, code)
-    negative = np.signbit(wide)
-    result: NDArray[np.uint8] = code.astype(np.uint8) | np.where(
-        negative, np.uint8(form.sign), np.uint8(0)
-    )
+        over |= magnitude > np.float32(_largest_value(form)).view(np.uint32)
+    if np.count_nonzero(over):
+        code = np.where(over, _overflow_codes(magnitude, form, saturate), code)
+    result: NDArray[np.uint32] = code | words >> np.uint32(31) << np.uint32(form.bits - 1)
+    return result
+
+
+def _overflow_codes(
+    magnitude: NDArray[np.uint32], form: Format, saturate: bool
+) -> NDArray[np.uint32]:
+    """The codes, signs aside, of what is too large, infinite or NaN."""
+    code = form.largest
+    if not saturate and form.nan is not None:
+        code = form.nan if form.infinity is None else form.infinity
+    nan = form.largest if form.nan is None else form.nan
+    is_nan = magnitude > _INFINITY_F32
+    result: NDArray[np.uint32] = np.where(is_nan, np.uint32(nan), np.uint32(code))
     return result
 
 
@@ -117,7 +137,7 @@ def encode_f16(x: Array, saturate: bool) -> NDArray[np.float16]:
     half: NDArray[np.float16] = x.astype(np.float16)
     if saturate:
         overflow = np.isinf(half) & np.isfinite(x)
-        if overflow.any():
+        if np.count_nonzero(overflow):
             half = np.where(overflow, np.copysign(np.float16(65504), half), half)
     return half
 
@@ -127,7 +147,7 @@ def encode_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
     words = x.view(np.uint32)
     rounded = words + (np.uint32(0x7FFF) + (words >> np.uint32(16) & np.uint32(1)))
     nan = np.isnan(x)
-    if nan.any():
+    if np.count_nonzero(nan):
         rounded = np.where(nan, words | np.uint32(0x00400000), rounded)
     result: NDArray[np.uint16] = (rounded >> np.uint32(16)).astype(np.uint16)
     return result

@@ -240,7 +240,7 @@ def _finish(mode: Mode, total: F64, c: F64) -> Words:
         result = np.where(overflow, np.copysign(_MAX_F32, result), result)
     words = result.view(np.uint32)
     nan = np.isnan(result)
-    return np.where(nan, np.uint32(INVALID_NAN), words) if nan.any() else words
+    return np.where(nan, np.uint32(INVALID_NAN), words) if np.count_nonzero(nan) else words
 
 
 def _scale_codes(scale: Words, byte: int, rows: int) -> Array:

@@ -92,7 +92,9 @@ for _byte in range(4):
 
 
 def _pair(low: Array, high: Array) -> Array:
-    return np.stack(np.broadcast_arrays(low, high))
+    both: Array = np.empty((2, *np.broadcast_shapes(low.shape, high.shape)), low.dtype)
+    both[0], both[1] = low, high
+    return both
 
 
 def _f32_to_f16_toward_zero(x: F32) -> Array:
@@ -251,17 +253,20 @@ _EIGHT: dict[str, tuple[Format, Array]] = {
 
 
 def _scale_of(words: Words) -> Array:
-    result: Array = formats.E8M0_VALUES[words >> _U32(23) & _U32(0xFF)]
-    return result
+    scales: Array = formats.E8M0_VALUES[words >> _U32(23) & _U32(0xFF)]
+    return scales
 
 
-def _pack_eight(form: Format, machine: Machine, mode: Mode, first: Array, second: Array) -> Words:
-    low, high = (
-        formats.encode(value, form, mode.fp16_overflow, machine.fp8_overflow_after_rounding).astype(
-            np.uint32
-        )
-        for value in (first, second)
-    )
+def _scaled_down(x: Array, scale: Array) -> F32:
+    """x / scale in fp32, exact wherever a small format has more than zero for it."""
+    if scale.size == 1 and scale.flat[0] == 1:
+        return x.astype(np.float32, copy=False)
+    return (x.astype(np.float64) / scale).astype(np.float32)
+
+
+def _pack_eight(form: Format, machine: Machine, mode: Mode, first: F32, second: F32) -> Words:
+    after = machine.fp8_overflow_after_rounding
+    low, high = formats.encode(_pair(first, second), form, mode.fp16_overflow, after)
     result: Words = low | high << _U32(8)
     return result
 
@@ -274,11 +279,10 @@ def _to_eight(form: Format, scaled: bool) -> Factory:
 
         def evaluate(mode: Mode, a: Array, b: Array, *scale_and_old: Words) -> Words:
             *scale, old = scale_and_old
-            first, second = a.astype(np.float64), b.astype(np.float64)
             if scale:
                 factor = _scale_of(scale[0])
-                first, second = first / factor, second / factor
-            return _into_half(half, _pack_eight(form, machine, mode, first, second), old)
+                a, b = _scaled_down(a, factor), _scaled_down(b, factor)
+            return _into_half(half, _pack_eight(form, machine, mode, a, b), old)
 
         return evaluate
 
@@ -292,20 +296,19 @@ def _pair_to_eight(form: Format) -> Factory:
         half = _destination_half(modifiers, 2)
 
         def evaluate(mode: Mode, pair: Array, scale: Words, old: Words) -> Words:
-            factor = _scale_of(scale)
-            first, second = _wide_pair(pair)
-            pack = _pack_eight(form, machine, mode, first / factor, second / factor)
-            return _into_half(half, pack, old)
+            first, second = _scaled_down(_wide_pair(pair), _scale_of(scale))
+            return _into_half(half, _pack_eight(form, machine, mode, first, second), old)
 
         return evaluate
 
     return make
 
 
-def _wide_pair(pair: Array) -> Array:
+def _wide_pair(pair: Array) -> F32:
+    """fp16 or bf16 numbers in fp32."""
     if pair.dtype == np.uint16:
-        return formats.decode_bf16(pair).astype(np.float64)
-    return pair.astype(np.float64)
+        return formats.decode_bf16(pair)
+    return pair.astype(np.float32)
 
 
 def _to_fp4(sources: int) -> Factory:
@@ -318,12 +321,9 @@ def _to_fp4(sources: int) -> Factory:
         def evaluate(mode: Mode, *operands: Array) -> Words:
             *numbers, scale, old = operands
             factor = _scale_of(scale)
-            first, second = _wide_pair(numbers[0]) if sources == 1 else numbers
-            low, high = (
-                formats.encode(value.astype(np.float64) / factor, formats.FP4, True)
-                for value in (first, second)
-            )
-            return _into_byte(low | high << np.uint8(4), at, old)
+            pair = _wide_pair(numbers[0]) if sources == 1 else _pair(*numbers)
+            low, high = formats.encode(_scaled_down(pair, factor), formats.FP4, True)
+            return _into_byte(low | high << _U32(4), at, old)
 
         return evaluate
 
@@ -362,12 +362,12 @@ def _byte_code(words: Words, modifiers: Modifiers) -> Array:
 
 def _half_codes(words: Words, modifiers: Modifiers) -> Array:
     half = words >> _U32(16 * _destination_half(modifiers, 0))
-    return np.stack([half & _U32(0xFF), half >> _U32(8) & _U32(0xFF)])
+    return _pair(half & _U32(0xFF), half >> _U32(8) & _U32(0xFF))
 
 
 def _nibble_codes(words: Words, modifiers: Modifiers) -> Array:
     byte = _byte_code(words, modifiers)
-    return np.stack([byte & _U32(15), byte >> _U32(4)])
+    return _pair(byte & _U32(15), byte >> _U32(4))
 
 
 def _add(name: str, results: str, sources: str, factory: Factory, **options: Any) -> None:

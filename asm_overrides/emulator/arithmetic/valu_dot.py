@@ -6,11 +6,10 @@ import numpy as np
 
 from .assumptions import Machine
 from .binding import Factory, Function, Modifiers, Operation
-from .float32 import F32, flush_f32, round_sum, settle_nan
+from .float32 import F32, flush_f32, round_sum, settle_nan, sum_to_odd
 from .formats import decode_bf16
 from .mode import Mode
 from .operands import Array
-from .valu_half import sum_to_odd
 
 OPERATIONS: dict[str, Operation] = {}
 

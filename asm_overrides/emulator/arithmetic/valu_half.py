@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from . import float32
 from .assumptions import Machine
 from .binding import Factory, Function, Modifiers, Operation
-from .float32 import F32, F64, quiet
+from .float32 import F32, F64, quiet, sum_to_odd
 from .formats import encode_f16
 from .mode import Mode
 from .operands import Array
@@ -65,18 +65,6 @@ def fma_f16(mode: Mode, a: F16, b: F16, c: F16) -> F16:
     """a * b + c, rounded once: through a float64 sum that is rounded to odd."""
     product = a.astype(np.float64) * b
     return encode_f16(sum_to_odd(product, c.astype(np.float64)), mode.fp16_overflow)
-
-
-def sum_to_odd(a: F64, b: F64) -> F64:
-    """a + b rounded so that a second rounding to fewer bits gives what one rounding would."""
-    total: F64 = a + b
-    back = total - b
-    error = (a - back) + (b - (total - back))
-    inexact = (error != 0) & np.isfinite(error) & (total.view(np.uint64) & np.uint64(1) == 0)
-    if inexact.any():
-        towards = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
-        total = np.where(inexact, towards, total)
-    return total
 
 
 def _reverse(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -246,14 +246,26 @@ _define("v_bfe_i32", "i32 i32 i32", field_signed, "i32")
 
 def truth_table(table: int, a: Array, b: Array, c: Array) -> Array:
     """Bit i of the result is bit {a[i], b[i], c[i]} of the table."""
-    terms = [
-        (a if index & 4 else ~a) & (b if index & 2 else ~b) & (c if index & 1 else ~c)
-        for index in range(8)
-        if table >> index & 1
-    ]
-    if not terms:
-        return np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), a.dtype)
-    return reduce(np.bitwise_or, terms)
+    terms = []
+    for factors in _exclusive_or_form(table):
+        chosen = [x for bit, x in ((4, a), (2, b), (1, c)) if factors & bit]
+        terms.append(reduce(np.bitwise_and, chosen) if chosen else _all_ones(a.dtype))
+    return reduce(np.bitwise_xor, terms) if terms else np.zeros((1, 1), a.dtype)
+
+
+def _all_ones(dtype: np.dtype[Any]) -> Array:
+    return np.full((1, 1), np.iinfo(dtype).max, dtype)
+
+
+@cache
+def _exclusive_or_form(table: int) -> tuple[int, ...]:
+    """The products (bit 2: a, bit 1: b, bit 0: c) whose exclusive or is the table's function."""
+    coefficients = [table >> index & 1 for index in range(8)]
+    for bit in (1, 2, 4):
+        for index in range(8):
+            if index & bit:
+                coefficients[index] ^= coefficients[index ^ bit]
+    return tuple(index for index in range(8) if coefficients[index])
 
 
 def _bitop3(machine: Machine, modifiers: Modifiers) -> Function:
@@ -342,8 +354,12 @@ def _permute_byte(joined: Array, select: Array) -> Array:
 
 
 def _permute(a: Words, b: Words, selector: Words) -> Words:
-    if selector.size == 1 and not int(selector.max()) & 0x08080808 and selector.max() < 0x08000000:
-        return _permute_constant(a, b, int(selector.max()))
+    if selector.shape[-1] == 1:
+        first = int(selector.flat[0])
+        if selector.size == 1 or np.count_nonzero(selector == selector.flat[0]) == selector.size:
+            moves = _byte_moves(first)
+            if moves is not None:
+                return _move_bytes(a, b, moves)
     joined = wide(a) << _THIRTY_TWO | b
     result: Array = np.uint64(0)
     for byte in range(4):
@@ -352,15 +368,26 @@ def _permute(a: Words, b: Words, selector: Words) -> Words:
     return _low(result)
 
 
-def _permute_constant(a: Words, b: Words, selector: int) -> Words:
-    """v_perm_b32 with one selector for all lanes that only picks bytes."""
-    result: Words = np.zeros((1, 1), np.uint32)
+@cache
+def _byte_moves(selector: int) -> tuple[tuple[bool, int, np.uint32], ...] | None:
+    """(from the first source, shift left, mask) for each group of bytes; None for extensions."""
+    groups: dict[tuple[bool, int], int] = {}
     for byte in range(4):
         select = selector >> 8 * byte & 0xFF
-        source, at = (a if select >= 4 else b), 8 * (select & 3)
-        move = at - 8 * byte
-        mask = _U32(0xFF << 8 * byte)
-        result = result | ((source >> _U32(move) if move >= 0 else source << _U32(-move)) & mask)
+        if select > 7:
+            return None
+        key = (select >= 4, 8 * byte - 8 * (select & 3))
+        groups[key] = groups.get(key, 0) | 0xFF << 8 * byte
+    return tuple((first, shift, _U32(mask)) for (first, shift), mask in groups.items())
+
+
+def _move_bytes(a: Words, b: Words, moves: tuple[tuple[bool, int, np.uint32], ...]) -> Words:
+    parts = []
+    for first, shift, mask in moves:
+        source = a if first else b
+        moved = source << _U32(shift) if shift >= 0 else source >> _U32(-shift)
+        parts.append(moved & mask)
+    result: Words = reduce(np.bitwise_or, parts)
     return result
 
 
@@ -426,19 +453,22 @@ _define("v_accvgpr_mov_b32", "b32", lambda x: x, "b32")
 _define("v_cndmask_b32", "b32 b32 mask", lambda a, b, mask: np.where(mask, b, a), "b32")
 
 
-def _swap_halves(width: int) -> Callable[[Words, Words], tuple[Words, Words]]:
+def _swap_groups(width: int) -> Callable[[Words, Words], tuple[Words, Words]]:
     """Odd groups of `width` lanes of the first register against even groups of the second."""
-    odd = (np.arange(64) // width) % 2 == 1
 
     def swap(first: Words, second: Words) -> tuple[Words, Words]:
-        first, second = np.broadcast_arrays(first, second)
-        from_second = np.roll(second, width, axis=-1)
-        from_first = np.roll(first, -width, axis=-1)
-        return np.where(odd, from_second, first), np.where(odd, second, from_first)
+        shape = (*np.broadcast_shapes(first.shape, second.shape)[:-1], 64)
+        grouped = (*shape[:-1], 32 // width, 2, width)
+        new_first = np.broadcast_to(first, shape).reshape(grouped).copy()
+        new_second = np.broadcast_to(second, shape).reshape(grouped).copy()
+        odd = new_first[..., 1, :].copy()
+        new_first[..., 1, :] = new_second[..., 0, :]
+        new_second[..., 0, :] = odd
+        return new_first.reshape(shape), new_second.reshape(shape)
 
     return swap
 
 
 _define("v_swap_b32", "b32 b32", lambda a, b: (b.copy(), a.copy()), "b32 b32")
-_define("v_permlane16_swap_b32", "b32 b32", _swap_halves(16), "b32 b32")
-_define("v_permlane32_swap_b32", "b32 b32", _swap_halves(32), "b32 b32")
+_define("v_permlane16_swap_b32", "b32 b32", _swap_groups(16), "b32 b32")
+_define("v_permlane32_swap_b32", "b32 b32", _swap_groups(32), "b32 b32")
