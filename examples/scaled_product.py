@@ -183,10 +183,16 @@ def compile_product(arguments: Mapping[str, Any], loop: str) -> CompiledKernel:
 
 
 def emulate(
-    compiled: CompiledKernel, arguments: Mapping[str, Any], seed: int | None = None
+    compiled: CompiledKernel,
+    arguments: Mapping[str, Any],
+    seed: int | None = None,
+    preload: bool = True,
 ) -> tuple[dict[str, np.ndarray[Any, Any]], list[Any]]:
     """Execute machine code on the CPU: the float32 outputs by name, and what the emulator
-    distrusts."""
+    distrusts.
+
+    seed: interleaves the waves at random. preload: whether the firmware preloads arguments.
+    """
     memory = GlobalMemory()
     values: dict[str, Any] = dict(arguments)
     outputs = [name for name in ("c_ptr", "row_sum_ptr") if name in values]
@@ -204,6 +210,7 @@ def emulate(
         num_waves=compiled.num_warps,
         dynamic_lds=compiled.shared,
         seed=seed,
+        preload=preload,
     )
     shapes = {name: tuple(arguments[name].shape) for name in outputs}
     arrays: dict[str, np.ndarray[Any, Any]] = {
