@@ -86,7 +86,14 @@ def attention_case(p_mode: str, causal: bool = True) -> tuple[Problem, dict[str,
     )
     out = torch.full((1, 300, 2, 128), float("nan"))
     problem = Problem.of(
-        q, k, v, causal=causal, p_mode=p_mode, block_scale=True, out_dtype=out.dtype, return_lse=True
+        q,
+        k,
+        v,
+        causal=causal,
+        p_mode=p_mode,
+        block_scale=True,
+        out_dtype=out.dtype,
+        return_lse=True,
     )
     arguments = launch_arguments(
         problem, q, k, v, out, torch.full((1, 2, 300), float("nan")), softmax_scale=0.0884,
@@ -96,12 +103,12 @@ def attention_case(p_mode: str, causal: bool = True) -> tuple[Problem, dict[str,
     return problem, arguments
 
 
-def compile_attention(loop: str, p_mode: str = "lean", **constants: Any) -> Any:
+def compile_attention(loop: str, p_mode: str = "lean", **options: Any) -> Any:
     problem, arguments = attention_case(p_mode)
     blocks = {"BLOCK_M": 256, "BLOCK_N": 64, "LOOP": loop}
-    fixed = {**kernel_constants(problem, arguments), **blocks, **constants}
-    options = {"num_warps": 8, "num_stages": 2, "waves_per_eu": 2, **LAUNCH_OPTIONS}
-    return compile_kernel(attention_forward, arguments, fixed, **options)
+    constants = {**kernel_constants(problem, arguments), **blocks}
+    usual = {"num_warps": 8, "num_stages": 2, "waves_per_eu": 2, **LAUNCH_OPTIONS}
+    return compile_kernel(attention_forward, arguments, constants, **{**usual, **options})
 
 
 def instructions(amdgcn: str) -> list[str]:

@@ -193,7 +193,9 @@ def test_m0_is_saved_and_put_back() -> None:
 def test_a_raised_priority_ends_with_the_loop() -> None:
     recipe = ProductLoop(before="s_setprio 2")
     lines = spliced_text(compile_product(splice.use(recipe)).asm["amdgcn"])
-    assert lines.count("s_setprio 0") == 1 and lines.index("s_setprio 0") > lines.index("s_setprio 2")
+    assert lines.count("s_setprio 0") == 1 and lines.index("s_setprio 0") > lines.index(
+        "s_setprio 2"
+    )
 
 
 @pytest.mark.parametrize(

@@ -86,14 +86,21 @@ def uninstall() -> None:
     knobs.runtime.add_stages_inspection_hook = current.previous
 
 
-def fallback_reason(compiled: Any) -> str:
+def fallback_reason(compiled: Any, loop: str = "") -> str:
     """Why a compiled kernel kept Triton's own loop although a mark asked for another; "" if not.
 
-    compiled: what a launch or `warmup` returned. Warns (once for a reason) also where the kernel
-    came from Triton's disk cache, when nothing was compiled and so nobody has warned yet.
+    Warns (once for a reason) also where the kernel came from Triton's disk cache, when nothing was
+    compiled and so nobody has warned yet.
+
+    Args:
+        compiled: what a launch or `warmup` returned.
+        loop: the LOOP that it was asked for, if any: tells a kernel that was compiled while the
+            hook was not installed, which Triton 3.6 would take from its cache.
     """
-    outcome = getattr(compiled.metadata, "splice", "")
-    if not outcome.startswith(_FALLBACK):
+    outcome = getattr(compiled.metadata, "splice", None)
+    if outcome is None and loop:
+        outcome = _FALLBACK + "it was compiled without the splice hook; clear Triton's cache"
+    if outcome is None or not outcome.startswith(_FALLBACK):
         return ""
     reason = str(outcome.removeprefix(_FALLBACK))
     _warn(compiled.metadata.name, reason)

@@ -132,7 +132,7 @@ class LoopRecipe(ABC):
             function.__code__.co_filename
             for kind in type(self).__mro__[: type(self).__mro__.index(LoopRecipe)]
             for function in vars(kind).values()
-            if isinstance(function, FunctionType) and function.__name__ != "__init__"
+            if isinstance(function, FunctionType) and not function.__name__.startswith("__")
         }
         paths = sorted(Path(name) for name in names if not name.startswith("<"))
         if not paths or not all(path.is_file() for path in paths):
