@@ -16,6 +16,7 @@ from triton.backends.compiler import GPUTarget
 
 from examples import scaled_product as example
 from tests.asm.splice_cases import (
+    BLOCKS,
     ProductLoop,
     compile_kernel,
     compile_product,
@@ -232,15 +233,10 @@ def test_another_target_gets_the_kernel_without_its_mark() -> None:
     """A gfx950 mark is no assembly of an NVIDIA GPU; the kernel has to compile all the same."""
     loop = splice.use(ProductLoop())
     arguments = example.example_arguments(example.BLOCK_M, example.BLOCK_N, example.BLOCK_K)
-    constants = {
-        "BLOCK_M": example.BLOCK_M,
-        "BLOCK_N": example.BLOCK_N,
-        "BLOCK_K": example.BLOCK_K,
-    }
     hopper = GPUTarget("cuda", 90, 32)
     with pytest.warns(SpliceWarning, match="recipes are for gfx950"):
         marked = compile_kernel(
-            example.scaled_product, arguments, {**constants, "LOOP": loop}, hopper, num_warps=8
+            example.scaled_product, arguments, {**BLOCKS, "LOOP": loop}, hopper, num_warps=8
         )
     assert marked.metadata.splice.startswith("fallback: ")
     assert "@splice" not in marked.asm["ptx"]
