@@ -24,7 +24,7 @@ _POINTER_TYPES = {
     torch.float16: "*fp16",
     torch.float32: "*fp32",
 }
-_BLOCK_NAMES = ("BLOCK_M", "BLOCK_N")
+_CONFIGURED_CONSTANTS = ("BLOCK_M", "BLOCK_N", "LOOP")
 Attributes = tuple[tuple[tuple[int], tuple[tuple[str, int], ...]], ...]
 
 
@@ -48,6 +48,8 @@ class CompiledKernel:
 
     amdgcn: assembly text. hsaco: code object. shared: dynamic LDS bytes a workgroup.
     config: BLOCK_M, BLOCK_N, num_warps, num_stages and back-end options that were used.
+    splice: the LOOP whose recipe took the place of Triton's loop, "fallback: " and the reason why
+    it did not, or "" where none was asked for.
     """
 
     name: str
@@ -57,6 +59,7 @@ class CompiledKernel:
     num_warps: int
     signature: Signature
     config: Mapping[str, Any]
+    splice: str = ""
 
 
 def signature_of(
@@ -104,14 +107,15 @@ def compile_attention(
     Args:
         arguments: from `kernels.launch.launch_arguments`; tensors may be on any device.
         constants: from `kernels.launch.kernel_constants`.
-        config: BLOCK_M, BLOCK_N, num_warps, num_stages and AMD options such as waves_per_eu.
+        config: BLOCK_M, BLOCK_N, num_warps, num_stages and AMD options such as waves_per_eu; LOOP
+            for a recipe in place of Triton's loops.
     Raises:
         RuntimeError: this Triton has no AMD back end, or the kernel does not compile.
     """
     from zyfa_triton.kernels.attention import attention_forward
 
-    blocks = {name: config[name] for name in _BLOCK_NAMES}
-    options = {name: value for name, value in config.items() if name not in _BLOCK_NAMES}
+    blocks = {name: config[name] for name in _CONFIGURED_CONSTANTS if name in config}
+    options = {name: value for name, value in config.items() if name not in blocks}
     return compile_kernel(attention_forward, arguments, {**constants, **blocks}, options)
 
 
@@ -160,6 +164,7 @@ def _compile(
         shared=compiled.metadata.shared,
         num_warps=compiled.metadata.num_warps,
         signature=signature,
-        config={name: constants[name] for name in _BLOCK_NAMES if name in constants}
+        config={name: constants[name] for name in _CONFIGURED_CONSTANTS if name in constants}
         | dict(options),
+        splice=getattr(compiled.metadata, "splice", ""),
     )

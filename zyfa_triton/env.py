@@ -50,6 +50,14 @@ VARIABLES: tuple[Variable, ...] = (
         "PATH",
         "Folder that holds llvm-mc, llvm-objdump and ld.lld of LLVM 22.",
     ),
+    Variable(
+        "ZYFA_STRICT",
+        "0 | 1",
+        "0",
+        "1: a kernel whose loop cannot be replaced as asked is an error. 0: one warning that names "
+        "the reason, and Triton's own loop.",
+        changes_codegen=True,
+    ),
     Variable("XDG_CACHE_HOME", "path", "~/.cache", "Parent of the default ZYFA_CACHE_DIR."),
     Variable(
         "TRITON_INTERPRET",
@@ -83,6 +91,14 @@ def tune() -> bool:
     if value not in ("on", "off"):
         raise ValueError(f"ZYFA_TUNE: got {value!r}; accepted are 'on' and 'off'")
     return value == "on"
+
+
+def strict() -> bool:
+    """Whether a loop that cannot be replaced is an error (ZYFA_STRICT)."""
+    value = read("ZYFA_STRICT") or "0"
+    if value not in ("0", "1"):
+        raise ValueError(f"ZYFA_STRICT: got {value!r}; accepted are '0' and '1'")
+    return value == "1"
 
 
 def cache_dir() -> Path:

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "zyfa_triton.reference",
         "zyfa_triton.report",
     ),
+    ("zyfa_triton.splice",),
     ("zyfa_triton.kernels", "zyfa_triton.checks"),
     ("zyfa_triton.tuning", "zyfa_triton.compile"),
     ("zyfa_triton.backends",),

@@ -28,6 +28,7 @@ from zyfa_triton.language import (
     row_sum,
     row_sum_scaled,
 )
+from zyfa_triton.splice.marker import marked_bound
 
 LN_2 = tl.constexpr(0.6931471805599453)
 HEAD_DIM_FIRST = tl.constexpr(128)  # 192 is no power of two: loaded as 128 + 64
@@ -179,7 +180,7 @@ def attention_forward(
     nheads, group_size, seqlen_q, seqlen_k,
     IS_CAUSAL: tl.constexpr, IS_FP8: tl.constexpr, P_MODE: tl.constexpr, BLOCK_SCALE: tl.constexpr,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, INDEX_64: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr = "",
 ):  # fmt: skip
     """O = softmax(softmax_scale * Q K^T) V for one (query tile, head, batch entry) a program.
 
@@ -190,6 +191,8 @@ def attention_forward(
     nheads_k) with strides, or None.
     softmax_scale_log2: softmax_scale * log2(e), float32. INDEX_64: offsets within one tile may pass
     2^31.
+    LOOP: "" for the loops below, or what `zyfa_triton.splice.use` returned: one recipe that takes
+    the place of both. Its inputs are listed where the mark is set.
     """
     tl.static_assert(
         not BLOCK_SCALE or BLOCK_N == 64, "one power of two covers 64 keys: BLOCK_N must be 64"
@@ -225,6 +228,11 @@ def attention_forward(
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc_o = tl.zeros([BLOCK_M, HEAD_DIM_V], tl.float32)
     full_end, end = _tile_range(m_block, seqlen_q, seqlen_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
+    if LOOP != "":
+        # k_ptr and v_ptr: first row of this head; q_ptr: first row of this query tile. Strides in
+        # elements.
+        end = marked_bound(LOOP, end, (full_end, q_ptr, k_ptr, v_ptr, stride_qs,
+            stride_ks, stride_vs, scale_log2, row_0, seqlen_q, seqlen_k))  # fmt: skip
     for start_n in range(0, full_end, BLOCK_N):
         m_i, l_i, acc_o = _tile(
             q_first, q_rest, k_ptr, v_ptr, stride_ks, stride_vs, start_n, offs_m, seqlen_q,

@@ -1,0 +1,263 @@
+"""Decides a loop by hand for a kernel of its own: an FP8 matrix product with row sums.
+
+`scaled_product` is the kernel, in Triton; `ScaledProductLoop` the loop that may take the place of
+its loop on gfx950. docs/hand-scheduling.md walks through both. Run it: the machine code of either
+is executed on this CPU and compared with a plain product.
+
+    python examples/scaled_product.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from asm_overrides.emulator import GlobalMemory, load_text, run
+from zyfa_triton import splice
+from zyfa_triton.compile import CompiledKernel, compile_kernel
+from zyfa_triton.splice import Input, LoopRecipe, MatrixLayout, Output, SpliceError
+from zyfa_triton.splice.marker import marked_bound
+
+BLOCK_M, BLOCK_N, BLOCK_K = 256, 32, 128
+OPTIONS = {"num_warps": 8, "num_stages": 2, "waves_per_eu": 2, "enable_fp_fusion": False}
+
+
+@triton.jit
+def scaled_product(
+    a_ptr, b_ptr, c_ptr, row_sum_ptr, scale, size_k, stride_a, stride_b, stride_c,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, LOOP: tl.constexpr = "",
+):  # fmt: skip
+    """C = scale * A B^T, and the row sums of A, which a product with shifted numbers needs.
+
+    a: e4m3 (M, K), b: e4m3 (N, K), both with unit last stride; c: float32 (M, N); row_sum: float32
+    (M,). Sizes are multiples of the blocks. Grid: (M // BLOCK_M, N // BLOCK_N).
+    """
+    rows = tl.arange(0, BLOCK_M)
+    columns = tl.arange(0, BLOCK_N)
+    offs_k = tl.arange(0, BLOCK_K)
+    a_ptr += (tl.program_id(0) * BLOCK_M).to(tl.int64) * stride_a
+    b_ptr += (tl.program_id(1) * BLOCK_N).to(tl.int64) * stride_b
+    ones = tl.full([BLOCK_K, BLOCK_N], 0x38, tl.uint8).to(tl.float8e4nv, bitcast=True)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    end = size_k
+    if LOOP != "":
+        end = marked_bound(LOOP, end, (a_ptr, b_ptr, stride_a, stride_b))
+    for k in range(0, end, BLOCK_K):
+        a = tl.load(a_ptr + rows[:, None] * stride_a + (k + offs_k)[None, :])
+        b = tl.load(b_ptr + columns[None, :] * stride_b + (k + offs_k)[:, None])
+        acc = tl.dot(a, b, acc)
+        row_sum += tl.max(tl.dot(a, ones), 1)
+    c_ptr += tl.program_id(0) * BLOCK_M * stride_c + tl.program_id(1) * BLOCK_N
+    tl.store(c_ptr + rows[:, None] * stride_c + columns[None, :], acc * scale)
+    tl.store(row_sum_ptr + tl.program_id(0) * BLOCK_M + rows, row_sum)
+
+
+# Registers by role. A and B are loaded twice over: while the matrix instructions read one copy,
+# the next tile arrives in the other.
+A_OFFSET, B_OFFSET = 10, 11  # byte offset of this lane's row
+SCRATCH = 12
+ONES = 16  # to 23: the e4m3 code of 1.0 in every byte
+ACC_C, ROW_SUM = 64, 80  # results: 16 registers and 1
+A_COPY, B_COPY = (100, 116), (132, 148)  # 2 slices of 64 k x 8 registers each
+ACC_ONES = 164  # to 179: A times ones; every register holds the row sum of the lane's row
+SLICE_K = 64  # of one matrix instruction
+LOADS = 8  # memory instructions for one step of k
+
+LAYOUT = MatrixLayout(waves=(8, 1), instruction=(32, 32, 64), is_transposed=True, version=4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledProductLoop(LoopRecipe):
+    """The loop of `scaled_product`: no LDS; the next tile's loads run under this one's products."""
+
+    name: str = "scaled_product"
+    inputs: tuple[Input, ...] = (
+        Input("end", "s24"),
+        Input("a", "s[20:21]", "pointer"),
+        Input("b", "s[22:23]", "pointer"),
+        Input("stride_a", "s25"),
+        Input("stride_b", "s26"),
+    )
+    outputs: tuple[Output, ...] = (
+        Output("acc", ACC_C, 16, (BLOCK_M, BLOCK_N), 0.0),
+        Output("row_sum", ROW_SUM, 1, (BLOCK_M,), 0.0),
+    )
+    clobbers: tuple[str, ...] = ("v[10:23]", "v[100:179]", "s[40:46]")
+    lds_bytes: int = 0
+    operations: Mapping[str, int] = field(default_factory=lambda: {"tt.dot": 2, "tt.reduce": 1})
+    step: int | None = BLOCK_K
+
+    def text(self, label: str, layout: MatrixLayout) -> str:
+        if layout != LAYOUT:
+            raise SpliceError(f"{self.name} is written for {LAYOUT}, Triton chose {layout}")
+        return "\n".join([*_start(label), *_steady_state(label), *_finish(label)])
+
+
+def _start(label: str) -> Iterator[str]:
+    """This lane's byte offsets in A and B, accumulators at zero, loads of the first tile."""
+    yield "v_readfirstlane_b32 s40, v0"
+    yield "s_lshr_b32 s40, s40, 6 ; wave"
+    yield "s_lshl_b32 s40, s40, 5 ; its first row in A"
+    yield f"v_and_b32 v{B_OFFSET}, 31, v0 ; row in B, and in the wave's 32 rows of A"
+    yield f"v_add_u32 v{A_OFFSET}, s40, v{B_OFFSET}"
+    yield f"v_mul_lo_u32 v{A_OFFSET}, v{A_OFFSET}, s25"
+    yield f"v_mul_lo_u32 v{B_OFFSET}, v{B_OFFSET}, s26"
+    yield f"v_and_b32 v{SCRATCH}, 32, v0 ; the upper half of a wave holds the upper 32 k of 64"
+    yield f"v_add_u32 v{A_OFFSET}, v{A_OFFSET}, v{SCRATCH}"
+    yield f"v_add_u32 v{B_OFFSET}, v{B_OFFSET}, v{SCRATCH}"
+    for register in range(8):
+        yield f"v_mov_b32 v{ONES + register}, 0x38383838"
+    for register in range(16):
+        yield f"v_mov_b32 v{ACC_C + register}, 0"
+        yield f"v_mov_b32 v{ACC_ONES + register}, 0"
+    yield "s_cmp_lt_i32 s24, 1"
+    yield f"s_cbranch_scc1 {label}_done"
+    yield "s_mov_b64 s[42:43], s[20:21] ; a, b and k of the tile that is loaded last"
+    yield "s_mov_b64 s[44:45], s[22:23]"
+    yield "s_mov_b32 s46, 0"
+    yield from _load(0)
+
+
+def _steady_state(label: str) -> Iterator[str]:
+    """Two steps: load into one copy, multiply the other; then the copies change places."""
+    yield f"{label}_loop:"
+    for copy in (0, 1):
+        yield f"s_add_u32 s46, s46, {BLOCK_K}"
+        yield "s_cmp_ge_i32 s46, s24"
+        yield f"s_cbranch_scc1 {label}_last_{copy}"
+        for pointer in (42, 44):
+            yield f"s_add_u32 s{pointer}, s{pointer}, {BLOCK_K}"
+            yield f"s_addc_u32 s{pointer + 1}, s{pointer + 1}, 0"
+        yield from _load(1 - copy)
+        yield f"s_waitcnt vmcnt({LOADS}) ; the older tile is here, the younger under way"
+        yield from _multiply(copy)
+    yield f"s_branch {label}_loop"
+    for copy in (0, 1):
+        yield f"{label}_last_{copy}:"
+        yield "s_waitcnt vmcnt(0)"
+        yield from _multiply(copy)
+        if copy == 0:
+            yield f"s_branch {label}_done"
+
+
+def _finish(label: str) -> Iterator[str]:
+    yield f"{label}_done:"
+    yield "s_nop 15 ; a matrix instruction's result may be read 20 states after it"
+    yield "s_nop 3"
+    yield f"v_mov_b32 v{ROW_SUM}, v{ACC_ONES}"
+
+
+def _load(copy: int) -> Iterator[str]:
+    """One step of k: 32 consecutive bytes of a row for each slice. The order of k within a slice is
+    the same in A and B, and not that of memory, which a sum does not mind."""
+    for piece in range(4):
+        offset = SLICE_K * (piece // 2) + 16 * (piece % 2)
+        for first, row, base in ((A_COPY, A_OFFSET, 42), (B_COPY, B_OFFSET, 44)):
+            low = first[copy] + 4 * piece
+            yield (
+                f"global_load_dwordx4 v[{low}:{low + 3}], v{row}, s[{base}:{base + 1}] "
+                f"offset:{offset}"
+            )
+
+
+def _multiply(copy: int) -> Iterator[str]:
+    """C^T += B A^T and ones A^T: the transposes, so that a lane holds one row of A."""
+    for part in range(2):
+        a, b = A_COPY[copy] + 8 * part, B_COPY[copy] + 8 * part
+        for left, accumulator in ((b, ACC_C), (ONES, ACC_ONES)):
+            acc = f"v[{accumulator}:{accumulator + 15}]"
+            yield f"v_mfma_f32_32x32x64_f8f6f4 {acc}, v[{left}:{left + 7}], v[{a}:{a + 7}], {acc}"
+
+
+def compile_product(arguments: Mapping[str, Any], loop: str) -> CompiledKernel:
+    """Machine code for these arguments, with Triton's loop (loop == "") or a recipe's."""
+    constants = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "LOOP": loop}
+    return compile_kernel(scaled_product, arguments, constants, OPTIONS)
+
+
+def emulate(
+    compiled: CompiledKernel,
+    arguments: Mapping[str, Any],
+    seed: int | None = None,
+    preload: bool = True,
+) -> tuple[dict[str, np.ndarray[Any, Any]], list[Any]]:
+    """Execute machine code on the CPU: the float32 outputs by name, and what the emulator
+    distrusts.
+
+    seed: interleaves the waves at random. preload: whether the firmware preloads arguments.
+    """
+    memory = GlobalMemory()
+    values: dict[str, Any] = dict(arguments)
+    outputs = [name for name in ("c_ptr", "row_sum_ptr") if name in values]
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor):
+            raw = value.view(torch.uint8).numpy()
+            values[name] = memory.alloc(name, raw, readonly=name not in outputs)
+    kernel = load_text(compiled.amdgcn)
+    size_m, size_n = arguments["c_ptr"].shape
+    result = run(
+        kernel,
+        grid=(size_m // BLOCK_M, size_n // BLOCK_N),
+        kernarg=kernel.pack([values[name] for name in compiled.signature.run_time_names]),
+        memory=memory,
+        num_waves=compiled.num_warps,
+        dynamic_lds=compiled.shared,
+        seed=seed,
+        preload=preload,
+    )
+    shapes = {name: tuple(arguments[name].shape) for name in outputs}
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        name: memory.array(values[name], np.float32).reshape(shape).copy()
+        for name, shape in shapes.items()
+    }
+    return arrays, result.findings
+
+
+def example_arguments(size_m: int, size_n: int, size_k: int, seed: int = 0) -> dict[str, Any]:
+    """Random e4m3 matrices and outputs full of NaN."""
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (
+        torch.randn(size, size_k, generator=generator).to(torch.float8_e4m3fn)
+        for size in (size_m, size_n)
+    )
+    return {
+        "a_ptr": a,
+        "b_ptr": b,
+        "c_ptr": torch.full((size_m, size_n), float("nan")),
+        "row_sum_ptr": torch.full((size_m,), float("nan")),
+        "scale": 0.125,
+        "size_k": size_k,
+        "stride_a": size_k,
+        "stride_b": size_k,
+        "stride_c": size_n,
+    }
+
+
+def main() -> None:
+    arguments = example_arguments(BLOCK_M, BLOCK_N, 5 * BLOCK_K)
+    a, b = arguments["a_ptr"].double(), arguments["b_ptr"].double()
+    expected = {"c_ptr": (a @ b.T * arguments["scale"]).numpy(), "row_sum_ptr": a.sum(1).numpy()}
+    for title, loop in (("Triton's loop", ""), ("ours", splice.use(ScaledProductLoop()))):
+        compiled = compile_product(arguments, loop)
+        results, findings = emulate(compiled, arguments)
+        error = max(
+            float(np.abs(results[name] - expected[name]).max() / np.abs(expected[name]).max())
+            for name in expected
+        )
+        print(
+            f"{title:14} largest error {error:.1e}, {len(findings)} findings, "
+            f"{compiled.shared} bytes of LDS, splice: {compiled.splice or 'none'}"
+        )
+        for finding in findings:
+            print(f"    {finding}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Decides the interface of a loop that may take the place of `attention_forward`'s two tile loops.
+
+FP8, head size 128, 256 queries in 8 waves. It does not write the loop: subclass `AttentionLoop`
+and write `text`.
+
+What the loop finds (see `marked_bound` in the kernel):
+
+    s24       end         keys [0, end) are visited, the tiles from full_end on need a mask
+    s29       full_end    multiple of 64
+    s[20:21]  q           first row of this query tile
+    s[22:23]  k           first row of this key head
+    s[26:27]  v
+    s30 s31 s32           row strides of q, k, v in elements, which are bytes
+    s25       scale_log2  float32: raw score to octaves
+    s28       row_0       this tile's first query
+    s33 s34   seqlen_q, seqlen_k
+    v0        thread number, 0..511
+
+Query row row_0 + i sees keys j < seqlen_k, when causal also j <= row_0 + i + seqlen_k - seqlen_q.
+Rows of q from seqlen_q on and of k, v from seqlen_k on must not be loaded.
+
+What it leaves, for row lane % 32 + 32 * wave in every lane:
+
+    v64-v127  acc_o       registers step through the columns 0, 1, 2, 3, 8, ..; lanes 32 up: + 4
+    v128      row_max     raw scores; -inf for a row without keys
+    v129      row_sum     of rounded P times its scale; 0 for a row without keys
+
+Free: v10-v63, v130-v255, s48-s95, vcc, scc, and LDS from 0. s48 keeps m0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zyfa_triton.splice.layout import MatrixLayout
+from zyfa_triton.splice.recipe import Input, LoopRecipe, Output
+
+TILE_M = 256
+TILE_N = 64
+HEAD_DIM = 128
+WAVES = 8
+LAYOUT = MatrixLayout(waves=(WAVES, 1), instruction=(32, 32, 64), is_transposed=True, version=4)
+
+INPUTS = (
+    Input("end", "s24"),
+    Input("full_end", "s29"),
+    Input("q", "s[20:21]", "pointer"),
+    Input("k", "s[22:23]", "pointer"),
+    Input("v", "s[26:27]", "pointer"),
+    Input("stride_qs", "s30"),
+    Input("stride_ks", "s31"),
+    Input("stride_vs", "s32"),
+    Input("scale_log2", "s25", "f32"),
+    Input("row_0", "s28"),
+    Input("seqlen_q", "s33"),
+    Input("seqlen_k", "s34"),
+)
+OUTPUTS = (
+    Output("row_max", 128, 1, (TILE_M,), float("-inf")),
+    Output("row_sum", 129, 1, (TILE_M,), 0.0),
+    Output("acc_o", 64, 64, (TILE_M, HEAD_DIM), 0.0),
+)
+
+
+def _operations(p_mode: str, is_causal: bool) -> dict[str, int]:
+    """What tells the block-scaled loops of `attention_forward` from one another.
+
+    Full and masked tile together: scores, P V and row sum are a dot each.
+    """
+    exact = p_mode == "exact"
+    return {
+        "tt.dot": 6,
+        "tt.reduce": 4,
+        "math.fma": 6,
+        "math.exp2": 4 if exact else 2,
+        "math.floor": 0 if exact else 2,
+        "arith.andi": int(is_causal),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionLoop(LoopRecipe):
+    """Recipe in place of both tile loops, block scaling on. p_mode: "lean" or "exact"."""
+
+    p_mode: str
+    is_causal: bool
+    inputs: tuple[Input, ...] = INPUTS
+    outputs: tuple[Output, ...] = OUTPUTS
+    clobbers: tuple[str, ...] = ("v[10:63]", "v[130:255]", "s[48:95]")
+    operations: Mapping[str, int] = field(init=False)
+    step: int | None = TILE_N
+    saves: Mapping[str, str] = field(default_factory=lambda: {"m0": "s48"})
+    options: Mapping[str, int] = field(
+        default_factory=lambda: {"num_stages": 1, "matrix_instr_nonkdim": 32, "waves_per_eu": 2}
+    )
+
+    def __post_init__(self) -> None:
+        if self.p_mode not in ("lean", "exact"):
+            raise ValueError(f"p_mode: got {self.p_mode!r}; accepted are 'lean' and 'exact'")
+        object.__setattr__(self, "operations", _operations(self.p_mode, self.is_causal))
+        super().__post_init__()
