@@ -213,9 +213,16 @@ def _run_forked(
     return total
 
 
-def _work(sender: Any, launch: _Launch, share: list[WorkgroupId], *shared: Any) -> None:
+def _work(
+    sender: Any,
+    launch: _Launch,
+    share: list[WorkgroupId],
+    memory: GlobalMemory,
+    factory: ChecksFactory | None,
+    machine: Machine,
+) -> None:
     try:
-        sender.send(_run_here(launch, share, *shared, None))
+        sender.send(_run_here(launch, share, memory, factory, machine, None))
     except BaseException as error:
         sender.send(RuntimeError(f"{type(error).__name__}: {error}"))
     finally:

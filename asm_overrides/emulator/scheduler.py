@@ -93,7 +93,9 @@ def _control(instruction: Instruction, labels: dict[str, int]) -> Control | None
         return None
     target = instruction.operands[-1]
     if not isinstance(target, Label) or target.name not in labels or target.offset:
-        raise UnsupportedInstructionError(instruction, "branches go to labels of the kernel only")
+        raise UnsupportedInstructionError(
+            instruction, "only branches to labels of the kernel are supported"
+        )
     if opcode == "s_branch":
         return Control("branch", labels[target.name])
     return Control("branch", labels[target.name], _CONDITIONS[opcode])

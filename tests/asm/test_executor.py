@@ -91,7 +91,7 @@ def test_waves_meet_at_a_barrier(seed: int | None) -> None:
 
 
 def test_unknown_way_to_branch_is_refused() -> None:
-    with pytest.raises(UnsupportedInstructionError, match=r"line \d+: s_setpc_b64 s\[10:11\]"):
+    with pytest.raises(UnsupportedInstructionError, match=r"line \d+: s_getpc_b64 s\[10:11\]"):
         execute("s_getpc_b64 s[10:11]\ns_setpc_b64 s[10:11]")
 
 
@@ -306,7 +306,8 @@ def test_two_element_lds_accesses() -> None:
 LANE_MOVES = {
     "v_mov_b32_dpp v1, v2 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf": LANES ^ 1,
     "v_mov_b32_dpp v1, v2 row_half_mirror row_mask:0xf bank_mask:0xf": LANES ^ 7,
-    "v_mov_b32_dpp v1, v2 row_ror:8 row_mask:0xf bank_mask:0xf": LANES // 16 * 16 + (LANES + 8) % 16,
+    "v_mov_b32_dpp v1, v2 row_ror:8 row_mask:0xf bank_mask:0xf": LANES // 16 * 16
+    + (LANES + 8) % 16,
     "v_mov_b32_dpp v1, v2 row_shr:1 row_mask:0xf bank_mask:0xf": np.where(
         LANES % 16 == 0, 99, LANES - 1
     ),

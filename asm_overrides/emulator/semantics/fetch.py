@@ -93,7 +93,7 @@ def lane_address64(first: int) -> Fetch:
     """Reader of a 64-bit lane address in a register pair as int64 (waves, 64)."""
 
     def fetch(group: Group) -> NDArray[np.int64]:
-        high = group.v[first + 1].astype(np.int64)
+        high: NDArray[np.int64] = group.v[first + 1].astype(np.int64)
         high <<= 32
         high |= group.v[first]
         return high
@@ -106,8 +106,8 @@ def scalar64(first: int) -> Fetch:
     row = first - _SCALAR
 
     def fetch(group: Group) -> NDArray[np.int64]:
-        high: NDArray[np.int64] = group.s[row + 1].astype(np.int64)
-        return high << 32 | group.s[row]
+        address: NDArray[np.int64] = group.s[row + 1].astype(np.int64) << 32 | group.s[row]
+        return address
 
     return fetch
 
