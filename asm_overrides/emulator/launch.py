@@ -14,6 +14,7 @@ import numpy as np
 
 from asm_overrides.emulator.arithmetic import DEFAULT_MACHINE, Machine
 from asm_overrides.emulator.checks import Checks, Observer
+from asm_overrides.emulator.collection import paused_collection
 from asm_overrides.emulator.compile import Steps
 from asm_overrides.emulator.findings import Finding, FindingLog
 from asm_overrides.emulator.kernel import Kernel
@@ -153,12 +154,13 @@ def _run_here(
     log = FindingLog()
     environment = Environment(memory, log, observer=observer, machine=machine)
     if factory is not None:
-        environment.checks = factory(launch.kernel, log)
+        with paused_collection():
+            environment.checks = factory(launch.kernel, log)
     flow, steps = Flow(launch.kernel), Steps(launch.kernel.instructions, environment)
     scheduler = Scheduler(launch.kernel, flow, steps, environment, launch.seed, launch.limit)
     entry = launch.kernel.entry if launch.preload else launch.kernel.fallback_entry
     finished = True
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), paused_collection():
         for place in chosen:
             log.workgroup = place
             try:
