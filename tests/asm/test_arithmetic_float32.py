@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asm_overrides.emulator.arithmetic import Machine, Mode, UnsupportedArithmetic, bind_valu
@@ -15,6 +15,7 @@ from tests.asm.arithmetic_values import (
     FLUSH_F32_BITS,
     MODE,
     call,
+    examples,
     f32,
     floats,
     ints,
@@ -42,7 +43,7 @@ def assert_rounds_once(a: float, b: float, c: float) -> None:
 
 
 @given(a=numbers, b=numbers, c=numbers)
-@settings(max_examples=300, deadline=None)
+@examples(80)
 def test_fma_rounds_once(a: float, b: float, c: float) -> None:
     assert_rounds_once(a, b, c)
 
@@ -54,7 +55,7 @@ def test_fma_rounds_once(a: float, b: float, c: float) -> None:
     sign=st.sampled_from([-1, 1]),
     scale=st.sampled_from([0, -100, -149, -200, 60]),
 )
-@settings(max_examples=400, deadline=None)
+@examples(250)
 def test_fma_rounds_once_near_ties(a: int, b: int, shift: int, sign: int, scale: int) -> None:
     """A small addend next to a product that may lie halfway between two fp32 numbers."""
     x = np.ldexp(np.float32(a), scale // 2)
@@ -120,7 +121,7 @@ def test_signalling_nan_loses_outside_ieee_mode() -> None:
 
 
 @given(x=st.lists(st.floats(width=32), min_size=3, max_size=3))
-@settings(max_examples=150, deadline=None)
+@examples(80)
 def test_three_operand_selections_follow_the_manual(x: list[float]) -> None:
     a, b, c = (f32([value]) for value in x)
     biggest = call("v_max_f32", call("v_max_f32", a, b), c)
@@ -137,7 +138,7 @@ def test_three_operand_selections_follow_the_manual(x: list[float]) -> None:
 
 
 @given(value=numbers, exponent=st.integers(-320, 320))
-@settings(max_examples=150, deadline=None)
+@examples(80)
 def test_ldexp_rounds_once(value: float, exponent: int) -> None:
     exact = Fraction(value) * Fraction(2) ** exponent
     got = floats(call("v_ldexp_f32", f32([value]), u32([exponent])))[0]
@@ -145,7 +146,7 @@ def test_ldexp_rounds_once(value: float, exponent: int) -> None:
 
 
 @given(value=numbers.filter(lambda x: x != 0))
-@settings(max_examples=100, deadline=None)
+@examples(60)
 def test_frexp_splits_exactly(value: float) -> None:
     mantissa = floats(call("v_frexp_mant_f32", f32([value])))[0]
     exponent = int(call("v_frexp_exp_i32_f32", f32([value])).view(np.int32)[0, 0])

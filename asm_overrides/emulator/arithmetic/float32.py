@@ -309,7 +309,8 @@ def div_fixup(quotient: F32, denominator: F32, numerator: F32) -> F32:
     overflow = exponent_field(quotient) == 255
     magnitude = np.where(overflow, np.float32(np.inf), np.abs(quotient))
     if _is_ordinary_division(denominator, numerator, -150, 255):
-        return (magnitude.view(np.uint32) | sign).view(np.float32)
+        signed: F32 = (magnitude.view(np.uint32) | sign).view(np.float32)
+        return signed
     infinite_n, infinite_d = np.isinf(numerator), np.isinf(denominator)
     zero_n, zero_d = numerator == 0, denominator == 0
     underflow = exponent_field(numerator) - exponent_field(denominator) < -150

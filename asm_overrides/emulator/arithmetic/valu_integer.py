@@ -137,7 +137,6 @@ def _high_signed(a: Array, b: Array) -> Array:
 
 
 _define("v_mul_lo_u32", "u32 u32", np.multiply)
-_define("v_mul_lo_i32", "u32 u32", np.multiply)
 _define("v_mul_hi_u32", "u32 u32", _high_unsigned)
 _define("v_mul_hi_i32", "i32 i32", _high_signed, "i32")
 _define("v_mul_u32_u24", "u32 u32", lambda a, b: _unsigned24(a) * _unsigned24(b))
@@ -445,6 +444,22 @@ def _lerp(a: Words, b: Words, c: Words) -> Words:
     return result
 
 
+def _masked_sum_of_differences(a: Words, b: Words, c: Words) -> Words:
+    """Bytes that are zero in the second source do not count."""
+    for x, y in zip(octets(a), octets(b), strict=True):
+        c = c + np.where(y == 0, _U32(0), np.maximum(x, y) - np.minimum(x, y))
+    return c
+
+
+def _sum_of_short_differences(a: Words, b: Words, c: Words) -> Words:
+    for shift in (_U32(0), _U32(16)):
+        x, y = (word >> shift & _U32(0xFFFF) for word in (a, b))
+        c = c + (np.maximum(x, y) - np.minimum(x, y))
+    return c
+
+
+_define("v_msad_u8", "u32 u32 u32", _masked_sum_of_differences)
+_define("v_sad_u16", "u32 u32 u32", _sum_of_short_differences)
 _define("v_sad_u8", "u32 u32 u32", _sum_of_differences)
 _define("v_sad_hi_u8", "u32 u32 u32", lambda a, b, c: (_sum_of_differences(a, b, c * 0) << 16) + c)
 _define("v_sad_u32", "u32 u32 u32", lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c)
