@@ -143,3 +143,28 @@ def test_transposing_reads_need_every_lane() -> None:
 def test_load_into_lds_in_flight_at_the_end() -> None:
     found = findings(DIRECT, waves=1)
     assert [finding.kind for finding in found] == ["end-in-flight"]
+
+
+def global_findings(*lines: str, **options: object) -> list[Finding]:
+    body = "\n".join([PREPARE, *lines])
+    return execute(body, checks=True, words=256, **options).result.findings  # type: ignore[arg-type]
+
+
+def test_two_waves_store_to_the_same_bytes() -> None:
+    same, own = "global_store_dword v1, v8, s[4:5]", "global_store_dword v2, v8, s[4:5]"
+    assert global_findings(own, waves=2) == []
+    (found,) = global_findings(same, waves=2)
+    assert found.kind == "global-race"
+    assert "wave 0" in found.message
+    assert global_findings(own, BARRIER, "global_store_dword v3, v8, s[4:5]", waves=2) == []
+
+
+def test_two_workgroups_store_to_the_same_bytes() -> None:
+    own = "global_store_dword v2, v8, s[4:5]"
+    (found,) = global_findings(own, BARRIER, waves=1, grid=(2,))
+    assert "another workgroup" in found.message
+
+
+def test_bytes_of_one_global_dword_are_told_apart() -> None:
+    address = "v_lshrrev_b32_e32 v4, 6, v0\nv_add_u32_e32 v4, v1, v4"
+    assert global_findings(address, "global_store_byte v4, v8, s[4:5]", waves=2) == []
