@@ -418,6 +418,26 @@ def test_faults_are_found_and_execution_goes_on(fault: str) -> None:
     assert outcome.words[5] == 3
 
 
+def test_scalar_loads_take_signed_and_scalar_offsets() -> None:
+    outcome = execute(
+        f"""
+        s_add_u32 s6, s6, 16
+        s_addc_u32 s7, s7, 0
+        s_mov_b32 s12, 8
+        s_load_dword s10, s[6:7], -0x8
+        s_load_dword s11, s[6:7], s12
+        s_waitcnt lgkmcnt(0)
+        s_lshl_b32 s11, s11, 8
+        s_or_b32 s10, s10, s11
+        v_mov_b32_e32 v1, s10
+        v_cndmask_b32_e64 v1, v1, 9, 4
+        {STORE_V1}
+        """,
+        np.arange(64, dtype=np.uint32),
+    )
+    assert np.array_equal(outcome.words, np.where(LANES == 2, 9, 2 + (6 << 8)))
+
+
 def test_workgroups_spread_over_processes() -> None:
     body = """
     s_lshl_b32 s10, s2, 8

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from asm_overrides.emulator.arithmetic import constant, registers
 from asm_overrides.emulator.arithmetic.lanes import pack_mask, unpack_mask
 from asm_overrides.emulator.semantics.environment import UnsupportedInstructionError
-from asm_overrides.emulator.state import Group
+from asm_overrides.emulator.state import WAVE_SIZE, Group
 from asm_overrides.isa import registers as ids
 from asm_overrides.isa.instruction import Instruction
 from asm_overrides.isa.operands import Constant, Operand, Register
@@ -26,6 +26,10 @@ def vector_source(operand: Operand, kind: str, instruction: Instruction) -> Fetc
     """Reader of a vector instruction's source as arithmetic wants it for a kind."""
     count = registers(kind)
     if isinstance(operand, Constant):
+        if count == 0:
+            bits = operand.bits("b64")
+            mask = np.array([[bits >> lane & 1 for lane in range(WAVE_SIZE)]], np.bool_)
+            return lambda group: mask
         value = constant(kind, operand.value)
         return lambda group: value
     if not isinstance(operand, Register):
