@@ -79,6 +79,15 @@ def test_fma_of_a_tie_that_float64_cannot_see() -> None:
     assert up > down
 
 
+@pytest.mark.parametrize("addend", [2.0**-127 + 2.0**-149, 2.0**-126 - 2.0**-149])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_fma_of_a_denormal_tie_that_float64_cannot_see(addend: float, sign: int) -> None:
+    """2^-150 (1 - 2^-46) added to an odd denormal lies just below halfway to the next one."""
+    a, b = (1 + 2.0**-23) * 2.0**-75, (1 - 2.0**-23) * 2.0**-75
+    got = floats(call("v_fma_f32", f32([sign * a]), f32([b]), f32([sign * addend])))[0]
+    assert got == sign * np.float32(addend)
+
+
 def test_fma_keeps_denormals_exact_and_flushes_them_when_told() -> None:
     assert_rounds_once(2.0**-100, 1.5 * 2.0**-49, 2.0**-149)
     tiny = f32([2.0**-130])
@@ -262,11 +271,35 @@ def test_the_division_sequence_in_special_cases() -> None:
         np.testing.assert_array_equal(divide(n, d), n / d)
 
 
-def test_division_is_scaled_at_both_ends_only() -> None:
-    value, post = call("v_div_scale_f32", f32([3]), f32([7]), f32([3]))
-    assert floats(value)[0] == 3 and not post.any()
-    value, post = call("v_div_scale_f32", f32([2.0**-130]), f32([2.0**-130]), f32([1]))
-    assert floats(value)[0] == 2.0**-66 and post.all()
+# Powers of two of denominator and numerator; by which power each is scaled; post-scaling.
+SCALING = [
+    (0, 95, 0, 0, False),
+    (0, 96, 64, 0, True),  # close to the largest number
+    (-130, -40, 64, 64, False),  # a denormal denominator
+    (127, 0, -64, 0, True),  # reciprocal and quotient both denormal
+    (127, 10, -64, -64, False),  # only the reciprocal
+    (126, 10, 0, 0, False),
+    (102, -24, 0, 0, False),
+    (103, -24, 0, 64, True),  # only the quotient
+    (-100, -104, 64, 64, False),  # a tiny numerator
+    (-100, -103, 0, 0, False),
+]
+
+
+@pytest.mark.parametrize(("d", "n", "scale_d", "scale_n", "post_scale"), SCALING)
+def test_division_is_scaled_where_the_manual_says(
+    d: int, n: int, scale_d: int, scale_n: int, post_scale: bool
+) -> None:
+    denominator, numerator = f32([2.0**d]), f32([-(2.0**n)])
+    for scaled, power in ((denominator, scale_d), (numerator, scale_n)):
+        value, post = call("v_div_scale_f32", scaled, denominator, numerator)
+        assert floats(value)[0] == floats(scaled)[0] * 2.0**power
+        assert bool(post[0, 0]) == post_scale
+
+
+def test_division_by_zero_is_not_scaled() -> None:
+    value, post = call("v_div_scale_f32", f32([0]), f32([0]), f32([1]))
+    assert np.isnan(floats(value)[0]) and not post.any()
 
 
 def test_packed_fp32_chooses_words_and_signs() -> None:

@@ -69,7 +69,8 @@ def round_sum(a: F64, b: F64) -> F32:
     total = a + b
     result = total.astype(np.float32)
     doubtful = (total.view(np.uint64) & _BELOW_F32) == _TIE_F32
-    small = np.abs(result) < MIN_NORMAL
+    # A denormal may have been rounded up to the smallest normal number.
+    small = np.abs(result) <= MIN_NORMAL
     if np.count_nonzero(small):
         doubtful |= small & (total != 0)
     if not np.count_nonzero(doubtful):
