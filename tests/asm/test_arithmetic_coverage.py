@@ -54,7 +54,7 @@ IMPLICIT = {"v_div_fmas_f32", "v_swap_b32", "v_permlane16_swap_b32", "v_permlane
 
 
 def on(*ports: str) -> list[str]:
-    return [name for name in opcodes() if lookup(name).port in ports]
+    return [name for name in opcodes() if lookup(name).port in ports and not lookup(name).rare]
 
 
 def widths(spec: OpSpec) -> list[int]:

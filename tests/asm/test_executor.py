@@ -391,6 +391,42 @@ def test_atomics_see_every_lane_and_return_the_old_value() -> None:
     assert np.array_equal(outcome.words[1:], LANES[1:])
 
 
+ATOMICS = {
+    "ds_add_rtn_u32": (lambda old: 7 * LANES, 100, 448 + 100),
+    "ds_max_rtn_u32": (lambda old: np.where(LANES == 0, old, np.maximum(old, 7)), 3, 7),
+    "ds_inc_rtn_u32": (lambda old: (old + LANES) % 8, 0, 0),
+    "ds_dec_rtn_u32": (lambda old: (7 - LANES) % 8, 7, 7),
+}
+
+
+@pytest.mark.parametrize("opcode", ATOMICS)
+def test_lds_atomics(opcode: str) -> None:
+    """Lanes act one after the other on one dword, each with the value 7."""
+    returned, start, end = ATOMICS[opcode]
+    outcome = execute(
+        f"""
+        v_mov_b32_e32 v2, 0
+        v_mov_b32_e32 v3, {start}
+        v_mov_b32_e32 v4, 7
+        ds_write_b32 v2, v3
+        s_waitcnt lgkmcnt(0)
+        {opcode} v1, v2, v4
+        s_waitcnt lgkmcnt(0)
+        {STORE_V1}
+        ds_read_b32 v1, v2
+        s_waitcnt lgkmcnt(0)
+        global_store_dword v62, v1, s[4:5] offset:256
+        s_waitcnt vmcnt(0)
+        """,
+        words=128,
+        lds=64,
+    )
+    first = returned(np.uint32(start))
+    expected = first + start if opcode == "ds_add_rtn_u32" else first
+    assert np.array_equal(outcome.words[:64], expected)
+    assert np.array_equal(outcome.words[64:], np.full(64, end))
+
+
 FAULTS = {
     "global_load_dword v1, v62, s[6:7] offset:4": ("global-out-of-bounds", "byte 256 of 'input'"),
     "global_store_dword v62, v1, s[4:5] offset:-4": ("global-out-of-bounds", "byte -4 of 'output'"),
