@@ -39,7 +39,7 @@ def check(
     out, lse = flash_attn_func(x.q, x.k, x.v, causal=causal, return_lse=True, **x.descales)
     ref, low = expected(x, causal=causal, block_scale=dtype == FP8)
     check_output(out, ref[0], low[0], is_fp8=dtype == FP8)
-    check_lse(lse, ref[1], low[1], dtype)
+    check_lse(lse, ref[1], low[1], x)
 
 
 @pytest.mark.parametrize("p_mode", ["lean", "exact", "unscaled"])
