@@ -260,13 +260,18 @@ def test_bitop3_b16_selects_halves() -> None:
     assert ints(kept) == [(0x1111 | 0x0F0F) << 16 | 0x5678]
 
 
+# Bytes only, zero bytes, all ones, nothing but zeros, sign extensions.
+SELECTORS = (0x07060302, 0x05040100, 0x0C0C0501, 0, 0x03020107, 0x0DFF0C04, 0x0C0C0C0C, 0x0B0A0908)
+
+
 def test_perm_with_one_selector_for_all_lanes_equals_perm_lane_by_lane() -> None:
     rng = np.random.default_rng(4)
     a, b = (rng.integers(0, WORD, (2, 64), np.uint32) for _ in range(2))
-    for selector in (0x07060302, 0x05040100, 0x0C0C0501, 0x00000000, 0x03020107, 0x0B0A0908):
+    for selector in SELECTORS:
         expected = [perm(int(x), int(y), selector) for x, y in zip(a.flat, b.flat, strict=True)]
-        assert ints(call("v_perm_b32", a, b, np.full((1, 1), selector, np.uint32))) == expected
-        assert ints(call("v_perm_b32", a, b, np.full((2, 1), selector, np.uint32))) == expected
+        for rows in (1, 2):
+            got = call("v_perm_b32", a, b, np.full((rows, 1), selector, np.uint32))
+            assert ints(np.broadcast_to(got, a.shape)) == expected
 
 
 def test_mbcnt_numbers_the_lanes() -> None:

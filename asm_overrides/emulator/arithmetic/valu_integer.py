@@ -366,7 +366,7 @@ def _permute(a: Words, b: Words, selector: Words) -> Words:
         if selector.size == 1 or np.count_nonzero(selector == selector.flat[0]) == selector.size:
             moves = _byte_moves(first)
             if moves is not None:
-                return _move_bytes(a, b, moves)
+                return _move_bytes(a, b, *moves)
     joined = wide(a) << _THIRTY_TWO | b
     result: Array = np.uint64(0)
     for byte in range(4):
@@ -376,20 +376,31 @@ def _permute(a: Words, b: Words, selector: Words) -> Words:
 
 
 @cache
-def _byte_moves(selector: int) -> tuple[tuple[bool, int, np.uint32], ...] | None:
-    """(from the first source, shift left, mask) for each group of bytes; None for extensions."""
+def _byte_moves(selector: int) -> tuple[tuple[tuple[bool, int, np.uint32], ...], np.uint32] | None:
+    """A selector as masked shifts, and the bytes that are all ones; None if it extends signs.
+
+    A shift is (of the first source, bits to the left, mask).
+    """
     groups: dict[tuple[bool, int], int] = {}
+    ones = 0
     for byte in range(4):
         select = selector >> 8 * byte & 0xFF
-        if select > 7:
+        field = 0xFF << 8 * byte
+        if select < 8:
+            key = (select >= 4, 8 * byte - 8 * (select & 3))
+            groups[key] = groups.get(key, 0) | field
+        elif select < 12:
             return None
-        key = (select >= 4, 8 * byte - 8 * (select & 3))
-        groups[key] = groups.get(key, 0) | 0xFF << 8 * byte
-    return tuple((first, shift, _U32(mask)) for (first, shift), mask in groups.items())
+        elif select > 12:
+            ones |= field
+    moves = tuple((first, shift, _U32(mask)) for (first, shift), mask in groups.items())
+    return moves, _U32(ones)
 
 
-def _move_bytes(a: Words, b: Words, moves: tuple[tuple[bool, int, np.uint32], ...]) -> Words:
-    parts = []
+def _move_bytes(
+    a: Words, b: Words, moves: tuple[tuple[bool, int, np.uint32], ...], ones: np.uint32
+) -> Words:
+    parts: list[Array] = [] if moves and not ones else [np.full((1, 1), ones)]
     for first, shift, mask in moves:
         source = a if first else b
         moved = source << _U32(shift) if shift >= 0 else source >> _U32(-shift)
