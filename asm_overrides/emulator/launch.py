@@ -21,7 +21,10 @@ from asm_overrides.emulator.findings import Finding, FindingLog
 from asm_overrides.emulator.kernel import Kernel
 from asm_overrides.emulator.memory import GlobalMemory
 from asm_overrides.emulator.scheduler import DidNotFinishError, Flow, Scheduler
-from asm_overrides.emulator.semantics.environment import Environment
+from asm_overrides.emulator.semantics.environment import (
+    Environment,
+    UnsupportedInstructionError,
+)
 from asm_overrides.emulator.state import WAVE_SIZE, Workgroup
 
 ChecksFactory = Callable[[Kernel, FindingLog], Checks]
@@ -255,6 +258,8 @@ def _work(
                 launch, share, memory, factory, machine, None, lambda done, of: sender.send(None)
             )
         )
+    except UnsupportedInstructionError as error:
+        sender.send(error)
     except BaseException as error:
         sender.send(RuntimeError(f"{type(error).__name__}: {error}"))
     finally:

@@ -90,9 +90,12 @@ def test_waves_meet_at_a_barrier(seed: int | None) -> None:
     assert np.array_equal(outcome.words, (np.arange(256) ^ 64) + 1000)
 
 
-def test_unknown_way_to_branch_is_refused() -> None:
-    with pytest.raises(UnsupportedInstructionError, match=r"line \d+: s_getpc_b64 s\[10:11\]"):
-        execute("s_getpc_b64 s[10:11]\ns_setpc_b64 s[10:11]")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_unknown_ways_to_branch_are_refused_where_they_are_reached(processes: int) -> None:
+    body = "s_branch .LBB0_7\n.LBB0_6:\ns_setpc_b64 s[10:11]\n.LBB0_7:\ns_nop 0"
+    assert execute(body, grid=(2,), processes=processes).result.wave_instructions == 14
+    with pytest.raises(UnsupportedInstructionError, match=r"line \d+: s_setpc_b64 s\[10:11\]"):
+        execute(body.replace("s_nop 0", "s_branch .LBB0_6"), grid=(2,), processes=processes)
 
 
 def test_endless_loops_are_given_up() -> None:
