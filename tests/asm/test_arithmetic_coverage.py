@@ -1,6 +1,8 @@
-"""That arithmetic and the instruction table agree on opcodes and operand widths; no values here."""
+"""That arithmetic and the instruction table agree, and that every assumption has an effect."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from asm_overrides.emulator.arithmetic import (
     SALU,
     VALU,
+    Machine,
     UnknownOpcode,
     bind_matrix,
     bind_valu,
@@ -15,7 +18,7 @@ from asm_overrides.emulator.arithmetic import (
     registers,
 )
 from asm_overrides.isa.table import OpSpec, lookup, opcodes
-from tests.asm.arithmetic_values import MODE
+from tests.asm.arithmetic_values import MODE, call, f16, f32, u32
 
 # Opcodes of the executor: they move single lanes, touch MODE, or do nothing.
 EXECUTOR = {
@@ -133,6 +136,42 @@ def check_shapes(opcode: str) -> None:
         assert np.broadcast_shapes(result.shape, full) == full, opcode
     for source, copy in zip(sources, before, strict=True):
         np.testing.assert_array_equal(source, copy)
+
+
+# One instruction for each assumption that has a switch, the other setting, and its sources.
+_TIES = (f32([449.0]), f32([1.0]))
+SWITCHES: dict[str, tuple[object, str, tuple[np.ndarray, ...]]] = {
+    "transcendental_flushes_denormals": (False, "v_exp_f32", (f32([-130.0]),)),
+    "transcendental_error_ulp": (-1, "v_rcp_f32", (f32([3.0]),)),
+    "cvt_pk_u8_rounding": ("truncate", "v_cvt_pk_u8_f32", (f32([1.5]), u32([0]), u32([0]))),
+    "fp8_overflow_after_rounding": (False, "v_cvt_pk_fp8_f32", _TIES),
+    "ashr_pk_keeps_other_half": (False, "v_ashr_pk_i8_i32", (u32([9]), u32([9]), u32([1]))),
+    "short_results_keep_high_half": (True, "v_bitop3_b16", (u32([1]), u32([1]), u32([1]))),
+    "dot2_sum": (
+        "sequential",
+        "v_dot2_f32_f16",
+        (f16(1, 1), f16(2.0**-12, -1), f32([2.0**12])),
+    ),
+}
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Machine)])
+def test_every_assumption_with_a_switch_changes_results(field: str) -> None:
+    if field == "matrix_sum":
+        words = np.random.default_rng(0).integers(0, 1 << 32, (8, 1, 64), np.uint32) & 0x77777777
+        c = np.zeros((1, 1, 1), np.uint32)
+        exact, other = (
+            bind_matrix("v_mfma_f32_32x32x64_f8f6f4", {}, machine)(MODE, words, words, c)
+            for machine in (Machine(), Machine(matrix_sum="even_odd"))
+        )
+    else:
+        value, opcode, sources = SWITCHES[field]
+        old = u32([0xDDCCBBAA])
+        exact, other = (
+            call(opcode, *sources, old=old, machine=machine)
+            for machine in (Machine(), dataclasses.replace(Machine(), **{field: value}))
+        )
+    assert (exact != other).any()
 
 
 def test_constants_take_the_operand_width() -> None:

@@ -309,6 +309,10 @@ def test_packed_fp32_chooses_words_and_signs() -> None:
     assert list(floats(call("v_pk_mul_f32", a, b, op_sel_hi=(1, 0)))) == [10, 20]
     assert list(floats(call("v_pk_mul_f32", a, b, op_sel=(1, 0), op_sel_hi=(0, 1)))) == [20, 100]
     assert list(floats(call("v_pk_add_f32", a, b, neg_lo=(1, 0), neg_hi=(0, 1)))) == [9, -98]
+    assert list(floats(call("v_pk_add_f32", a, b, neg_lo=(1, 0), neg_hi=(0, 1), clamp=True))) == [
+        1,
+        0,
+    ]
     c = np.stack([f32([0.5]), f32([0.25])])
     assert list(floats(call("v_pk_fma_f32", a, b, c, op_sel_hi=(1, 1, 0)))) == [10.5, 200.5]
     assert list(floats(call("v_pk_mov_b32", a, b, op_sel=(1, 0)))) == [2, 10]

@@ -167,7 +167,7 @@ def _refuse_output_modifiers(operation: Operation, modifiers: Modifiers) -> None
         raise UnsupportedArithmetic(
             f"{operation.name} cannot have mul or div: its result is {kind}"
         )
-    if modifiers.get("clamp") and not (takes_omod or kind == "pf16" or operation.factory):
+    if modifiers.get("clamp") and not (takes_omod or kind in ("pf16", "pf32") or operation.factory):
         raise UnsupportedArithmetic(f"{operation.name} with clamp is not supported")
 
 
