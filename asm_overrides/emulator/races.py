@@ -78,7 +78,7 @@ class LdsRaces:
         """Lanes touch `size` bytes at byte addresses (waves, 64); lanes None means all."""
         current = self._current
         assert current is not None
-        places = self._places(addresses, size)
+        places = self._places(addresses, size, lanes)
         if lanes is None:
             by_wave = list(places)
         else:
@@ -114,11 +114,14 @@ class LdsRaces:
                         if where.size:
                             self._mark(access, wave, where, is_write)
 
-    def _places(self, addresses: NDArray[np.int64], size: int) -> Indices:
-        """(waves, 64, n) places that each lane touches."""
+    def _places(
+        self, addresses: NDArray[np.int64], size: int, lanes: NDArray[np.bool_] | None
+    ) -> Indices:
+        """(waves, 64, n) places that each lane touches; addresses of lanes off mean nothing."""
+        touched = addresses if lanes is None else addresses[lanes]
         first = addresses // self._unit
         count = (size + self._unit - 1) // self._unit
-        if self._unit > 1 and (addresses % self._unit).any():
+        if self._unit > 1 and (touched % self._unit).any():
             count += 1
         return first[..., None] + np.arange(count)
 

@@ -81,6 +81,7 @@ MATMULS = {
     "bf16": ("*bf16", torch.bfloat16, {"num_stages": 2}, 1e-5),
     "bf16 of 16x16": ("*bf16", torch.bfloat16, {"matrix_instr_nonkdim": 16}, 1e-5),
     "fp16": ("*fp16", torch.float16, {"num_stages": 1}, 1e-5),
+    "fp32 with masked loads to LDS": ("*fp32", torch.float32, {"num_stages": 2}, 1e-5),
     "fp8": ("*fp8e4nv", torch.float8_e4m3fn, {"num_stages": 2, "num_warps": 2}, 0.0),
     "bf8": ("*fp8e5", torch.float8_e5m2, {"num_stages": 2}, 1e-5),
 }
