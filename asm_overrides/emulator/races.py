@@ -1,9 +1,12 @@
-"""Decides which LDS accesses of different waves nothing orders; does not know what they carry.
+"""Decides which memory accesses of different waves nothing orders; does not know what they carry.
 
 Time is counted in barriers. An access belongs to every epoch from its issue to the wait that covers
 it; two accesses of different waves to one place race if they share an epoch and one of them writes,
 whichever of them this run happened to execute first. An LDS-direct load is an agent of its own
 until its wave has waited for it, so that the wave's own reads race with it too.
+
+Of global memory only stores are watched: two waves must not write one byte, unless they belong to
+one workgroup and a barrier lies between.
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ class LdsRaces:
         """Lanes touch `size` bytes at byte addresses (waves, 64); lanes None means all."""
         current = self._current
         assert current is not None
-        places = self._places(addresses, size)
+        places = self._places(addresses, size, lanes)
         if lanes is None:
             by_wave = list(places)
         else:
@@ -111,11 +114,14 @@ class LdsRaces:
                         if where.size:
                             self._mark(access, wave, where, is_write)
 
-    def _places(self, addresses: NDArray[np.int64], size: int) -> Indices:
-        """(waves, 64, n) places that each lane touches."""
+    def _places(
+        self, addresses: NDArray[np.int64], size: int, lanes: NDArray[np.bool_] | None
+    ) -> Indices:
+        """(waves, 64, n) places that each lane touches; addresses of lanes off mean nothing."""
+        touched = addresses if lanes is None else addresses[lanes]
         first = addresses // self._unit
         count = (size + self._unit - 1) // self._unit
-        if self._unit > 1 and (addresses % self._unit).any():
+        if self._unit > 1 and (touched % self._unit).any():
             count += 1
         return first[..., None] + np.arange(count)
 
@@ -214,3 +220,72 @@ class LdsRaces:
             f"{verb} LDS byte {place} with no barrier between it and {who} {other_verb}"
             + ("" if agent == wave + _IN_FLIGHT else " it"),
         )
+
+
+_REGION_BITS = 22
+
+
+class GlobalRaces:
+    """Watches the stores of all workgroups of a run (of one process)."""
+
+    def __init__(self, log: FindingLog) -> None:
+        self._log = log
+        self._regions: dict[int, NDArray[np.int64]] = {}
+        self._workgroup = 0
+        self._epoch = 0
+
+    def start(self) -> None:
+        """A workgroup begins."""
+        self._workgroup += 1
+        self._epoch = 0
+
+    def barrier(self) -> None:
+        """All waves of the workgroup meet."""
+        self._epoch += 1
+
+    def store(
+        self,
+        instruction: Instruction,
+        first: int,
+        addresses: NDArray[np.uint64],
+        size: int,
+        lanes: NDArray[np.bool_] | None,
+    ) -> None:
+        """Lanes of waves first.. write `size` bytes at global addresses (waves, 64)."""
+        if instruction.spec.access == "atomic":
+            return
+        for row in range(len(addresses)):
+            chosen = addresses[row] if lanes is None else addresses[row][lanes[row]]
+            places = (chosen.astype(np.int64)[:, None] + np.arange(size)).ravel()
+            for region in np.unique(places >> _REGION_BITS).tolist():
+                inside = places[places >> _REGION_BITS == region]
+                self._mark(instruction, first + row, region, inside)
+
+    def _mark(self, instruction: Instruction, wave: int, region: int, places: Indices) -> None:
+        size = 1 << _REGION_BITS
+        if region not in self._regions:
+            self._regions[region] = np.zeros(size, np.int64)
+        tags = self._regions[region]
+        where = places & (size - 1)
+        # workgroup from 1, then 16 bits of epoch and 5 of wave
+        own = self._workgroup << 21
+        tag = own | (self._epoch & 0xFFFF) << 5 | wave
+        before = tags[where]
+        racing = (before != 0) & (before != tag)
+        if racing.any():
+            same_group = before >> 21 == self._workgroup
+            ordered = same_group & ((before >> 5 != tag >> 5) | (before & 31 == wave))
+            racing &= ~ordered
+        if racing.any():
+            place = int(places[racing][0])
+            other = int(before[racing][0])
+            who = f"wave {other & 31}" + (
+                "" if other >> 21 == self._workgroup else " of another workgroup"
+            )
+            self._log.add(
+                "global-race",
+                wave,
+                instruction,
+                f"writes byte {place:#x}, which {who} writes too, and nothing orders the two",
+            )
+        tags[where] = tag

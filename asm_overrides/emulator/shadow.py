@@ -1,9 +1,9 @@
 """Decides how undefined bytes travel through registers; does not say where they do harm.
 
 A program may compute with registers that nothing has written as long as the result never matters:
-compilers fill one half of a register pair, or one lane of a register. So undefined bytes are tracked
-per lane through moves, selections and partial writes, and everything else makes of them an undefined
-result. Scalars are tracked per bit, because lane masks are combined bit by bit.
+compilers fill one half of a register pair, or one lane of a register. So undefined bytes are
+tracked per lane through moves, selections and partial writes, and everything else makes of them an
+undefined result. Scalars are tracked per bit, because lane masks are combined bit by bit.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ Bits = NDArray[np.uint32]
 Lanes = NDArray[np.bool_]
 
 ALL_BYTES = 0xF
+SCRATCH = -1
+"""Stands for all of scratch memory among the registers that may be undefined."""
 _ALL_BITS = 0xFFFFFFFF
 _SCALAR_ROWS = ids.COUNT - ids.SGPR
 
@@ -37,7 +39,8 @@ class Shadow:
     """Which bytes of a workgroup's registers are undefined.
 
     Attributes:
-        maybe: registers that are undefined somewhere; all others are defined everywhere.
+        maybe: registers that are undefined somewhere, and SCRATCH; all others are defined
+            everywhere.
     """
 
     def __init__(self, workgroup: Workgroup) -> None:
@@ -50,7 +53,7 @@ class Shadow:
         self.scalar[ids.SCC - ids.SGPR] = _ALL_BITS
         self.scratch = np.full(workgroup.scratch.shape, ALL_BYTES, np.uint8)
         undefined = np.flatnonzero(self.scalar.any(axis=1))
-        self.maybe = {*range(1, ids.SGPR), *(ids.SGPR + int(row) for row in undefined)}
+        self.maybe = {SCRATCH, *range(1, ids.SGPR), *(ids.SGPR + int(row) for row in undefined)}
 
     def read(self, group: Group, register: int) -> Bytes:
         """Undefined bytes of a vector register."""
@@ -97,12 +100,19 @@ class Shadow:
             return found
         row = operand.first - ids.SGPR
         scalar = self.scalar[row : row + operand.count, group.first : group.end]
-        return (scalar != 0).any(axis=0)[:, None]
+        by_wave: Lanes = (scalar != 0).any(axis=0)[:, None]
+        return by_wave
 
     def mask_lanes(self, group: Group, first: int) -> Lanes:
         """Lanes whose bit of a lane mask (two scalar registers) is undefined."""
         row = first - ids.SGPR
         return unpack_mask(self.scalar[row : row + 2, group.first : group.end])
+
+
+def _whole(lanes: Lanes) -> Bytes:
+    """All bytes of the lanes chosen."""
+    found: Bytes = np.where(lanes, np.uint8(ALL_BYTES), np.uint8(0))
+    return found
 
 
 Transfer = Callable[[Shadow, Group, Instruction], None]
@@ -160,7 +170,7 @@ def vector_default(shadow: Shadow, group: Group, instruction: Instruction) -> No
 
 
 def _write_all(shadow: Shadow, group: Group, instruction: Instruction, lanes: Lanes) -> None:
-    undefined = np.where(lanes, np.uint8(ALL_BYTES), np.uint8(0))
+    undefined = _whole(lanes)
     for operand in _destinations(instruction):
         if operand.is_vector:
             for register in operand.ids:
@@ -191,7 +201,7 @@ def _move(shadow: Shadow, group: Group, instruction: Instruction) -> None:
             undefined: Bytes | int = shadow.read(group, source.first + position)
         else:
             lanes = shadow.lanes(group, source)
-            undefined = np.where(lanes, np.uint8(ALL_BYTES), np.uint8(0))
+            undefined = _whole(lanes)
         shadow.write(group, register, undefined)
 
 
@@ -218,14 +228,14 @@ def _select(shadow: Shadow, group: Group, instruction: Instruction) -> None:
     taken = unpack_mask(group.s[row : row + 2])
     lanes = np.where(taken, shadow.lanes(group, yes), shadow.lanes(group, no))
     lanes |= shadow.mask_lanes(group, mask.first)
-    shadow.write(group, destination.first, np.where(lanes, np.uint8(ALL_BYTES), np.uint8(0)))
+    shadow.write(group, destination.first, _whole(lanes))
 
 
 def _byte_source(shadow: Shadow, group: Group, operand: Operand) -> Bytes:
     """Undefined bytes of a 32-bit source, (waves, 64) or broadcastable to it."""
     if isinstance(operand, Register) and operand.is_vector:
         return shadow.read(group, operand.first)
-    return np.where(shadow.lanes(group, operand), np.uint8(ALL_BYTES), np.uint8(0))
+    return _whole(shadow.lanes(group, operand))
 
 
 _SIGN_OF = {8: 1, 9: 3, 10: 5, 11: 7}
@@ -291,7 +301,7 @@ def _wide_sum(shadow: Shadow, group: Group, instruction: Instruction) -> None:
     for operand in _destinations(instruction):
         if operand.is_vector:
             for register, lanes in zip(operand.ids, (low, high), strict=True):
-                undefined = np.where(lanes, np.uint8(ALL_BYTES), np.uint8(0))
+                undefined = _whole(lanes)
                 shadow.write(group, register, undefined)
         else:
             _write_mask(shadow, group, operand.first, high)
@@ -312,7 +322,7 @@ def _packed_float(shadow: Shadow, group: Group, instruction: Instruction) -> Non
             if isinstance(operand, Register):
                 half = operand.first + (chosen if operand.count == 2 else 0)
                 lanes |= shadow.lanes(group, Register(half, 1))
-        results.append(np.where(lanes, np.uint8(ALL_BYTES), np.uint8(0)))
+        results.append(_whole(lanes))
     for register, undefined in zip(destination.ids, results, strict=True):
         shadow.write(group, register, undefined)
 
@@ -345,7 +355,8 @@ def _write_lane(shadow: Shadow, group: Group, instruction: Instruction) -> None:
 
 def _lane_number(group: Group, operand: Operand) -> NDArray[np.int64]:
     if isinstance(operand, Register):
-        return (group.s[operand.first - ids.SGPR] & np.uint32(63)).astype(np.int64)
+        numbers: NDArray[np.int64] = group.s[operand.first - ids.SGPR].astype(np.int64) & 63
+        return numbers
     assert isinstance(operand, Constant)
     return np.full(group.count, int(operand.value) & 63, np.int64)
 
@@ -421,7 +432,8 @@ def scalar_transfer(shadow: Shadow, group: Group, instruction: Instruction) -> N
 
 def _word(shadow: Shadow, group: Group, operand: Operand, position: int) -> Bits:
     if isinstance(operand, Register):
-        return shadow.bits(group, operand.first + position).copy()
+        bits: Bits = shadow.bits(group, operand.first + position).copy()
+        return bits
     return np.zeros(group.count, np.uint32)
 
 

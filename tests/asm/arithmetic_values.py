@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, settings
 
 from asm_overrides.emulator.arithmetic import DEFAULT_MACHINE, Machine, Mode, bind_valu
 
@@ -15,6 +16,16 @@ MODE_BITS = 0x3F0
 FLUSH_F32_BITS = 0x3C0
 FP16_OVERFLOW = 1 << 23
 MODE = Mode.from_bits(MODE_BITS)
+
+
+def examples(count: int) -> settings:
+    """The same examples every run, on however busy a machine."""
+    return settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 
 
 def u32(values: Iterable[int]) -> np.ndarray:
@@ -29,7 +40,8 @@ def f32(values: Any) -> np.ndarray:
 
 def f16(low: Any, high: Any = 0.0) -> np.ndarray:
     """fp16 numbers in the low and the high half."""
-    halves = np.broadcast_arrays(np.asarray(low, np.float16), np.asarray(high, np.float16))
+    with np.errstate(over="ignore"):
+        halves = np.broadcast_arrays(np.asarray(low, np.float16), np.asarray(high, np.float16))
     bits = [half.reshape(1, -1).view(np.uint16).astype(np.uint32) for half in halves]
     return bits[0] | bits[1] << 16
 

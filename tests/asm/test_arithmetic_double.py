@@ -6,10 +6,10 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.asm.arithmetic_values import call, f64, signed, u32, unpair
+from tests.asm.arithmetic_values import call, examples, f64, signed, u32, unpair
 
 doubles = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e150, max_value=1e150)
 
@@ -19,7 +19,7 @@ def value(words: np.ndarray) -> float:
 
 
 @given(a=doubles, b=doubles, c=doubles)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_arithmetic(a: float, b: float, c: float) -> None:
     x, y, z = f64([a]), f64([b]), f64([c])
     assert value(call("v_add_f64", x, y)) == a + b
@@ -51,3 +51,6 @@ def test_parts_and_rounding() -> None:
     assert value(call("v_frexp_mant_f64", x)) == -0.8125
     assert signed(int(call("v_frexp_exp_i32_f64", x)[0, 0])) == 3
     assert value(call("v_ldexp_f64", x, u32([-2]))) == -1.625
+    assert value(call("v_rcp_f64", f64([4.0]))) == 0.25
+    assert value(call("v_sqrt_f64", f64([2.0]))) == math.sqrt(2)
+    assert value(call("v_rsq_f64", f64([16.0]))) == 0.25

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asm_overrides.emulator.arithmetic import Machine, Mode
@@ -14,6 +14,7 @@ from tests.asm.arithmetic_values import (
     FP16_OVERFLOW,
     MODE_BITS,
     call,
+    examples,
     f16,
     f32,
     floats,
@@ -52,7 +53,7 @@ def round_to_f16(value: Fraction) -> np.float16:
 
 
 @given(a=halves, b=halves, c=halves)
-@settings(max_examples=200, deadline=None)
+@examples(80)
 def test_fp16_arithmetic_rounds_once(a: float, b: float, c: float) -> None:
     x, y, z = (Fraction(float(np.float16(v))) for v in (a, b, c))
     for opcode, exact in (
@@ -139,7 +140,7 @@ def test_packed_fp16_chooses_halves_and_signs() -> None:
 
 
 @given(a=shorts, b=shorts, c=shorts, d=shorts)
-@settings(max_examples=100, deadline=None)
+@examples(60)
 def test_16_bit_integers(a: int, b: int, c: int, d: int) -> None:
     x, y = u32([a | c << 16]), u32([b | d << 16])
 
@@ -184,7 +185,7 @@ def test_mixed_precision_fma() -> None:
 
 
 @given(a=halves, b=halves, c=halves, d=halves, e=st.floats(-1e6, 1e6, width=32))
-@settings(max_examples=120, deadline=None)
+@examples(60)
 def test_dot2_rounds_the_exact_sum_once(a: float, b: float, c: float, d: float, e: float) -> None:
     def kept(value: float) -> Fraction:
         return Fraction(0) if abs(value) < 2.0**-14 else Fraction(value)

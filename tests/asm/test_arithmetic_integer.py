@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.asm.arithmetic_values import call, ints, pairs, signed, u32, unpair
+from tests.asm.arithmetic_values import call, examples, ints, pairs, signed, u32, unpair
 
 WORD = 1 << 32
 words = st.one_of(
@@ -117,6 +117,13 @@ THREE: dict[str, Callable[[int, int, int], int]] = {
     "v_med3_i32": lambda a, b, c: sorted((s(a), s(b), s(c)))[1],
     "v_sad_u8": lambda a, b, c: sad(a, b) + c,
     "v_sad_hi_u8": lambda a, b, c: (sad(a, b) << 16) + c,
+    "v_msad_u8": lambda a, b, c: (
+        c
+        + sum(
+            abs(x - y) for x, y in zip(a.to_bytes(4, "big"), b.to_bytes(4, "big"), strict=True) if y
+        )
+    ),
+    "v_sad_u16": lambda a, b, c: c + abs((a & 0xFFFF) - (b & 0xFFFF)) + abs((a >> 16) - (b >> 16)),
     "v_sad_u32": lambda a, b, c: abs(a - b) + c,
     "v_lerp_u8": lerp,
     "v_dot4_u32_u8": lambda a, b, c: (
@@ -145,7 +152,7 @@ ONE: dict[str, Callable[[int], int]] = {
 
 @pytest.mark.parametrize("opcode", TWO)
 @given(a=st.lists(words, min_size=6, max_size=6), b=st.lists(words, min_size=6, max_size=6))
-@settings(max_examples=12, deadline=None)
+@examples(8)
 def test_two_sources(opcode: str, a: list[int], b: list[int]) -> None:
     expected = [TWO[opcode](x, y) % WORD for x, y in zip(a, b, strict=True)]
     assert ints(call(opcode, u32(a), u32(b))) == expected
@@ -153,7 +160,7 @@ def test_two_sources(opcode: str, a: list[int], b: list[int]) -> None:
 
 @pytest.mark.parametrize("opcode", THREE)
 @given(data=st.lists(st.tuples(words, words, words), min_size=6, max_size=6))
-@settings(max_examples=12, deadline=None)
+@examples(8)
 def test_three_sources(opcode: str, data: list[tuple[int, int, int]]) -> None:
     expected = [THREE[opcode](*row) % WORD for row in data]
     assert ints(call(opcode, *(u32(column) for column in zip(*data, strict=True)))) == expected
@@ -161,7 +168,7 @@ def test_three_sources(opcode: str, data: list[tuple[int, int, int]]) -> None:
 
 @pytest.mark.parametrize("opcode", ONE)
 @given(a=st.lists(words, min_size=8, max_size=8))
-@settings(max_examples=12, deadline=None)
+@examples(8)
 def test_one_source(opcode: str, a: list[int]) -> None:
     assert ints(call(opcode, u32(a))) == [ONE[opcode](x) % WORD for x in a]
 
@@ -173,7 +180,7 @@ def test_examples_of_the_manual_for_ffbh_i32() -> None:
 
 
 @given(a=words, b=words, carry=st.booleans())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_carries_and_borrows(a: int, b: int, carry: bool) -> None:
     mask = np.array([[carry]])
     for opcode, exact in (
@@ -193,7 +200,7 @@ def test_carries_and_borrows(a: int, b: int, carry: bool) -> None:
 
 
 @given(a=words, b=words, c=words)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_clamp_saturates_integers(a: int, b: int, c: int) -> None:
     top, bottom = (1 << 31) - 1, -(1 << 31)
     assert ints(call("v_add_u32", u32([a]), u32([b]), clamp=True)) == [min(a + b, WORD - 1)]
@@ -205,7 +212,7 @@ def test_clamp_saturates_integers(a: int, b: int, c: int) -> None:
 
 
 @given(a=doubles, n=words, c=doubles)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_64_bit_opcodes(a: int, n: int, c: int) -> None:
     double = 1 << 64
     shift = n & 63
@@ -224,7 +231,7 @@ def test_lshl_add_u64_treats_large_shifts_as_none() -> None:
 
 
 @given(a=words, b=words, c=doubles)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_64_bit_multiply_add(a: int, b: int, c: int) -> None:
     double = 1 << 64
     value, mask = call("v_mad_u64_u32", u32([a]), u32([b]), pairs([c]))
@@ -253,13 +260,18 @@ def test_bitop3_b16_selects_halves() -> None:
     assert ints(kept) == [(0x1111 | 0x0F0F) << 16 | 0x5678]
 
 
+# Bytes only, zero bytes, all ones, nothing but zeros, sign extensions.
+SELECTORS = (0x07060302, 0x05040100, 0x0C0C0501, 0, 0x03020107, 0x0DFF0C04, 0x0C0C0C0C, 0x0B0A0908)
+
+
 def test_perm_with_one_selector_for_all_lanes_equals_perm_lane_by_lane() -> None:
     rng = np.random.default_rng(4)
     a, b = (rng.integers(0, WORD, (2, 64), np.uint32) for _ in range(2))
-    for selector in (0x07060302, 0x05040100, 0x0C0C0501, 0x00000000, 0x03020107, 0x0B0A0908):
+    for selector in SELECTORS:
         expected = [perm(int(x), int(y), selector) for x, y in zip(a.flat, b.flat, strict=True)]
-        assert ints(call("v_perm_b32", a, b, np.full((1, 1), selector, np.uint32))) == expected
-        assert ints(call("v_perm_b32", a, b, np.full((2, 1), selector, np.uint32))) == expected
+        for rows in (1, 2):
+            got = call("v_perm_b32", a, b, np.full((rows, 1), selector, np.uint32))
+            assert ints(np.broadcast_to(got, a.shape)) == expected
 
 
 def test_mbcnt_numbers_the_lanes() -> None:

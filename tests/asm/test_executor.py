@@ -90,9 +90,12 @@ def test_waves_meet_at_a_barrier(seed: int | None) -> None:
     assert np.array_equal(outcome.words, (np.arange(256) ^ 64) + 1000)
 
 
-def test_unknown_way_to_branch_is_refused() -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_unknown_ways_to_branch_are_refused_where_they_are_reached(processes: int) -> None:
+    body = "s_branch .LBB0_7\n.LBB0_6:\ns_setpc_b64 s[10:11]\n.LBB0_7:\ns_nop 0"
+    assert execute(body, grid=(2,), processes=processes).result.wave_instructions == 14
     with pytest.raises(UnsupportedInstructionError, match=r"line \d+: s_setpc_b64 s\[10:11\]"):
-        execute("s_getpc_b64 s[10:11]\ns_setpc_b64 s[10:11]")
+        execute(body.replace("s_nop 0", "s_branch .LBB0_6"), grid=(2,), processes=processes)
 
 
 def test_endless_loops_are_given_up() -> None:
@@ -306,7 +309,8 @@ def test_two_element_lds_accesses() -> None:
 LANE_MOVES = {
     "v_mov_b32_dpp v1, v2 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf": LANES ^ 1,
     "v_mov_b32_dpp v1, v2 row_half_mirror row_mask:0xf bank_mask:0xf": LANES ^ 7,
-    "v_mov_b32_dpp v1, v2 row_ror:8 row_mask:0xf bank_mask:0xf": LANES // 16 * 16 + (LANES + 8) % 16,
+    "v_mov_b32_dpp v1, v2 row_ror:8 row_mask:0xf bank_mask:0xf": LANES // 16 * 16
+    + (LANES + 8) % 16,
     "v_mov_b32_dpp v1, v2 row_shr:1 row_mask:0xf bank_mask:0xf": np.where(
         LANES % 16 == 0, 99, LANES - 1
     ),
@@ -390,6 +394,42 @@ def test_atomics_see_every_lane_and_return_the_old_value() -> None:
     assert np.array_equal(outcome.words[1:], LANES[1:])
 
 
+ATOMICS = {
+    "ds_add_rtn_u32": (lambda old: 7 * LANES, 100, 448 + 100),
+    "ds_max_rtn_u32": (lambda old: np.where(LANES == 0, old, np.maximum(old, 7)), 3, 7),
+    "ds_inc_rtn_u32": (lambda old: (old + LANES) % 8, 0, 0),
+    "ds_dec_rtn_u32": (lambda old: (7 - LANES) % 8, 7, 7),
+}
+
+
+@pytest.mark.parametrize("opcode", ATOMICS)
+def test_lds_atomics(opcode: str) -> None:
+    """Lanes act one after the other on one dword, each with the value 7."""
+    returned, start, end = ATOMICS[opcode]
+    outcome = execute(
+        f"""
+        v_mov_b32_e32 v2, 0
+        v_mov_b32_e32 v3, {start}
+        v_mov_b32_e32 v4, 7
+        ds_write_b32 v2, v3
+        s_waitcnt lgkmcnt(0)
+        {opcode} v1, v2, v4
+        s_waitcnt lgkmcnt(0)
+        {STORE_V1}
+        ds_read_b32 v1, v2
+        s_waitcnt lgkmcnt(0)
+        global_store_dword v62, v1, s[4:5] offset:256
+        s_waitcnt vmcnt(0)
+        """,
+        words=128,
+        lds=64,
+    )
+    first = returned(np.uint32(start))
+    expected = first + start if opcode == "ds_add_rtn_u32" else first
+    assert np.array_equal(outcome.words[:64], expected)
+    assert np.array_equal(outcome.words[64:], np.full(64, end))
+
+
 FAULTS = {
     "global_load_dword v1, v62, s[6:7] offset:4": ("global-out-of-bounds", "byte 256 of 'input'"),
     "global_store_dword v62, v1, s[4:5] offset:-4": ("global-out-of-bounds", "byte -4 of 'output'"),
@@ -415,6 +455,26 @@ def test_faults_are_found_and_execution_goes_on(fault: str) -> None:
     assert finding.instruction == fault
     assert re.search(r"line \d+", str(finding))
     assert outcome.words[5] == 3
+
+
+def test_scalar_loads_take_signed_and_scalar_offsets() -> None:
+    outcome = execute(
+        f"""
+        s_add_u32 s6, s6, 16
+        s_addc_u32 s7, s7, 0
+        s_mov_b32 s12, 8
+        s_load_dword s10, s[6:7], -0x8
+        s_load_dword s11, s[6:7], s12
+        s_waitcnt lgkmcnt(0)
+        s_lshl_b32 s11, s11, 8
+        s_or_b32 s10, s10, s11
+        v_mov_b32_e32 v1, s10
+        v_cndmask_b32_e64 v1, v1, 9, 4
+        {STORE_V1}
+        """,
+        np.arange(64, dtype=np.uint32),
+    )
+    assert np.array_equal(outcome.words, np.where(LANES == 2, 9, 2 + (6 << 8)))
 
 
 def test_workgroups_spread_over_processes() -> None:
