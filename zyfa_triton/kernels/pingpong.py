@@ -1,0 +1,144 @@
+"""Decides which hand-scheduled loop takes the place of `attention_forward`'s tile loops.
+
+It knows for which problems there is one, and hands the interface of `attention_loop` to the
+generator in asm_overrides. It knows no instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import asm_overrides
+from asm_overrides.passes.allocate import Budget
+from asm_overrides.passes.pipeline import Generated, Options, generate
+from asm_overrides.passes.waits import Boundary
+from asm_overrides.recipes.attention_fp8 import Interface, Parameters, build
+from zyfa_triton import splice
+from zyfa_triton.kernels.attention_loop import (
+    HEAD_DIM,
+    LAYOUT,
+    TILE_M,
+    TILE_N,
+    WAVES,
+    AttentionLoop,
+)
+from zyfa_triton.problem import Problem
+
+CONFIG: Mapping[str, Any] = {
+    "BLOCK_M": TILE_M,
+    "BLOCK_N": TILE_N,
+    "num_warps": WAVES,
+    "num_stages": 1,
+    "waves_per_eu": 2,
+}
+"""The one configuration that the loop is written for."""
+
+LARGEST_SPAN = 2**31
+"""Bytes from the first to the last key of a head that the loop's 32-bit offsets reach."""
+
+_INTERFACE = Interface(
+    q_ptr=20,
+    k_ptr=22,
+    v_ptr=26,
+    stride_q=30,
+    stride_k=31,
+    stride_v=32,
+    full_end=29,
+    end=24,
+    scale_log2=25,
+    row_first=28,
+    seqlen_q=33,
+    seqlen_k=34,
+    thread=0,
+    acc_o=64,
+    row_max=128,
+    row_sum=129,
+)
+_BUDGET = Budget(vectors=(range(10, 64), range(130, 256)), scalars=(range(49, 96),))
+_BOUNDARY = Boundary(entry=False, exit=False)  # the splice waits on both sides
+
+
+@dataclass(frozen=True, kw_only=True)
+class PingPongLoop(AttentionLoop):
+    """The generated two-wave ping-pong loop. pack, row_sum: see attention_fp8.Parameters."""
+
+    pack: Literal["perm", "op_sel"] = "perm"
+    row_sum: Literal["sparse", "dense"] = "sparse"
+    lds_bytes: int = field(init=False)
+    fp8_casts_bounded: bool = True  # the exact mode's P is at most 256, see the numerics contract
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lds_bytes", self.generated("").report.lds_bytes)
+        super().__post_init__()
+
+    @property
+    def parameters(self) -> Parameters:
+        """What the generator is asked for."""
+        return Parameters(
+            causal=self.is_causal,
+            p_mode=cast(Literal["lean", "exact"], self.p_mode),
+            pack=self.pack,
+            row_sum=self.row_sum,
+        )
+
+    def generated(self, label: str) -> Generated:
+        """Text, program and report; every label starts with `label`."""
+        return _generated(self.parameters, label)
+
+    def text(self, label: str, layout: splice.MatrixLayout) -> str:
+        """See LoopRecipe."""
+        if layout != LAYOUT:
+            raise splice.SpliceError(f"the loop is written for {LAYOUT}, Triton chose {layout}")
+        return self.generated(label).text
+
+    def sources(self) -> tuple[Path, ...]:
+        """The whole generator: everything in asm_overrides that may decide the text."""
+        folder = Path(asm_overrides.__file__).parent
+        generator = [*(folder / "isa").glob("*.py"), *(folder / "passes").glob("*.py")]
+        generator += [*(folder / "recipes").rglob("*.py"), folder / "program.py"]
+        generator += (folder / "emulator" / "hazards").glob("*.py")
+        return tuple(sorted([*generator, *super().sources()]))
+
+
+@cache
+def _generated(parameters: Parameters, label: str) -> Generated:
+    options = Options(budget=_BUDGET, boundary=_BOUNDARY, label_prefix=label or ".L")
+    return generate(build(parameters, _INTERFACE), options)
+
+
+def misfit(problem: Problem, arguments: Mapping[str, Any] | None = None) -> str:
+    """Why the loop does not serve a problem; "" if it does.
+
+    Args:
+        arguments: run-time arguments of the launch, whose strides are then looked at, too.
+    """
+    for fits, reason in (
+        (problem.is_fp8, f"it takes e4m3 inputs, not {problem.dtype}"),
+        (problem.headdim == HEAD_DIM, f"it is written for head dim {HEAD_DIM}"),
+        (problem.p_mode in ("lean", "exact"), f"it has no p_mode {problem.p_mode!r}"),
+        (problem.block_scale, "it needs block_scale"),
+    ):
+        if not fits:
+            return reason
+    if arguments is not None:
+        for name in "kv":
+            if (problem.seqlen_k + TILE_N) * arguments[f"stride_{name}s"] >= LARGEST_SPAN:
+                return f"{name} spans {LARGEST_SPAN} bytes or more along the sequence"
+        if TILE_M * arguments["stride_qs"] >= LARGEST_SPAN:
+            return f"{TILE_M} rows of q span {LARGEST_SPAN} bytes or more"
+    return ""
+
+
+def loop_of(problem: Problem) -> str:
+    """The LOOP constexpr for a problem that fits. Installs the splice's stage hook."""
+    return _use(problem.p_mode, problem.causal)
+
+
+@cache
+def _use(p_mode: str, is_causal: bool) -> str:
+    name = f"pingpong_fp8_{p_mode}_{'causal' if is_causal else 'full'}"
+    return splice.use(PingPongLoop(name=name, p_mode=p_mode, is_causal=is_causal))
