@@ -97,7 +97,8 @@ class Distrust:
         lanes: NDArray[np.bool_] | None,
     ) -> None:
         """Lanes access LDS."""
-        self._races.access(addresses, size, is_write, lanes)
+        data = group.workgroup.lds.incoming if is_write else None
+        self._races.access(addresses, size, is_write, lanes, data)
         if instruction.opcode.startswith(_TRANSPOSING) and size == 8 and (addresses & 7).any():
             wave = group.first + int(np.argmax((addresses & 7).any(axis=1)))
             self._log.add(

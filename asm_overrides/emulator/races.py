@@ -57,6 +57,7 @@ class LdsRaces:
         self._read = np.full(places, -1, np.int32)
         self._read_by_many = np.full(places, -1, np.int32)
         self._undefined = np.ones(places, np.bool_)
+        self._value = np.zeros(places, np.uint32)
         self._epoch = 0
         self._direct: list[deque[Access]] = [deque() for _ in range(waves)]
         self._plain: list[deque[Access]] = [deque() for _ in range(waves)]
@@ -74,8 +75,13 @@ class LdsRaces:
         size: int,
         is_write: bool,
         lanes: NDArray[np.bool_] | None,
+        data: NDArray[np.uint32] | None = None,
     ) -> None:
-        """Lanes touch `size` bytes at byte addresses (waves, 64); lanes None means all."""
+        """Lanes touch `size` bytes at byte addresses (waves, 64); lanes None means all.
+
+        `data` is what a write brings, (dwords, waves, 64): rows that several waves hold are stored
+        by all of them, and writes of one value do not race with each other.
+        """
         current = self._current
         assert current is not None
         places = self._places(addresses, size, lanes)
@@ -84,11 +90,16 @@ class LdsRaces:
         else:
             by_wave = [places[wave][lanes[wave]] for wave in range(len(places))]
         current.parts.append((is_write, by_wave))
+        values = None if data is None else self._values_by_place(data, size, places.shape[2])
         if not is_write:
             self._check_defined(current, by_wave)
         for wave, where in enumerate(by_wave, start=current.first):
             if where.size:
-                self._mark(current, wave, where, is_write)
+                row = wave - current.first
+                brought = None
+                if values is not None:
+                    brought = values[row] if lanes is None else values[row][lanes[row]]
+                self._mark(current, wave, where, is_write, brought)
         if is_write:
             for where in by_wave:
                 self._undefined[where] = False
@@ -125,6 +136,16 @@ class LdsRaces:
             count += 1
         return first[..., None] + np.arange(count)
 
+    def _values_by_place(
+        self, data: NDArray[np.uint32], size: int, places: int
+    ) -> NDArray[np.uint32] | None:
+        """(waves, 64, places) of what a write brings; None if it straddles dwords."""
+        by_lane = np.moveaxis(data, 0, -1)
+        if self._unit == 1:
+            octets = np.ascontiguousarray(by_lane).view(np.uint8)[..., :size]
+            return octets.astype(np.uint32)
+        return by_lane if by_lane.shape[2] == places else None
+
     def _check_defined(self, access: Access, by_wave: list[Indices]) -> None:
         for wave, where in enumerate(by_wave, start=access.first):
             undefined = self._undefined[where]
@@ -142,12 +163,23 @@ class LdsRaces:
             return wave + _IN_FLIGHT
         return _ATOMIC if access.instruction.spec.access == "atomic" else wave
 
-    def _mark(self, access: Access, wave: int, where: Indices, is_write: bool) -> None:
+    def _mark(
+        self,
+        access: Access,
+        wave: int,
+        where: Indices,
+        is_write: bool,
+        brought: NDArray[np.uint32] | None = None,
+    ) -> None:
         """Note an access in this epoch; report what it races with."""
         now = self._epoch * _AGENTS
         agent = self._agent(access, wave)
         written = self._written[where]
         other_write = (written >= now) & (written != now + agent)
+        if brought is not None:
+            if other_write.any():
+                other_write &= self._value[where] != brought
+            self._value[where] = brought
         if other_write.any():
             self._report(access, wave, where, other_write, written, is_write, True)
         read = self._read[where]

@@ -44,10 +44,8 @@ class AttentionRun:
         for name, tensor in self.tensors.items():
             data = tensor.contiguous().view(torch.uint8).numpy()
             addresses[name] = memory.alloc(name, data, readonly=name in ("q_ptr", "k_ptr", "v_ptr"))
-        values = []
-        for name in self.compiled.signature.run_time_names:
-            value = self.arguments[name]
-            values.append(addresses[name] if name in addresses else value)
+        names = self.compiled.signature.run_time_names
+        values = [addresses.get(name, self.arguments[name]) for name in names]
         options.setdefault("max_wave_instructions", 2_000_000)
         (blocks,) = launch_grid(self.problem)(self.compiled.config)
         result = run(

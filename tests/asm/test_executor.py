@@ -90,6 +90,28 @@ def test_waves_meet_at_a_barrier(seed: int | None) -> None:
     assert np.array_equal(outcome.words, (np.arange(256) ^ 64) + 1000)
 
 
+@pytest.mark.parametrize(("value", "found"), [("63", set()), ("v0", {"lds-race"})])
+def test_waves_may_write_the_same_value_to_one_place(value: str, found: set[str]) -> None:
+    outcome = execute(
+        f"""
+        v_and_b32_e32 v2, 63, v0
+        v_lshlrev_b32_e32 v2, 2, v2
+        v_mov_b32_e32 v1, {value}
+        ds_write_b32 v2, v1
+        s_waitcnt lgkmcnt(0)
+        s_barrier
+        ds_read_b32 v1, v2
+        s_waitcnt lgkmcnt(0)
+        {STORE_V1}
+        """,
+        waves=2,
+        words=128,
+        lds=256,
+        checks=True,
+    )
+    assert kinds(outcome) == found
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_unknown_ways_to_branch_are_refused_where_they_are_reached(processes: int) -> None:
     body = "s_branch .LBB0_7\n.LBB0_6:\ns_setpc_b64 s[10:11]\n.LBB0_7:\ns_nop 0"
