@@ -238,6 +238,7 @@ def test_coordinates_of_registers_cover_each_element_once() -> None:
         ({"clobbers": ("v[10:300]",)}, "register v300 does not exist"),
         ({"clobbers": ("v10-20",)}, "register 'v10-20'; accepted are"),
         ({"clobbers": ("v[20:10]",)}, "runs backwards"),
+        ({"clobbers": ("s[30:40]",)}, "s32 is LLVM's stack pointer"),
         ({"saves": {"m0": "s50"}}, "m0 needs 1 scalar register"),
         ({"saves": {"exec": "s40"}}, "exec needs 2 scalar register"),
         ({"saves": {"scc": "s40"}}, "'scc'; accepted are m0"),

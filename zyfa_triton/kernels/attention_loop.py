@@ -10,10 +10,10 @@ What the loop finds (see `marked_bound` in the kernel):
     s[20:21]  q           first row of this query tile
     s[22:23]  k           first row of this key head
     s[26:27]  v
-    s30 s31 s32           row strides of q, k, v in elements, which are bytes
+    s30 s31 s35           row strides of q, k, v in elements, which are bytes
     s25       scale_log2  float32: raw score to octaves
     s28       row_0       this tile's first query
-    s33 s34   seqlen_q, seqlen_k
+    s33 s34               seqlen_q, seqlen_k
     v0        thread number, 0..511
 
 Query row row_0 + i sees keys j < seqlen_k, when causal also j <= row_0 + i + seqlen_k - seqlen_q.
@@ -50,7 +50,7 @@ INPUTS = (
     Input("v", "s[26:27]", "pointer"),
     Input("stride_qs", "s30"),
     Input("stride_ks", "s31"),
-    Input("stride_vs", "s32"),
+    Input("stride_vs", "s35"),
     Input("scale_log2", "s25", "f32"),
     Input("row_0", "s28"),
     Input("seqlen_q", "s33"),

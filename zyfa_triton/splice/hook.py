@@ -203,6 +203,7 @@ class _Compilation:
             llir = prepare_llir(llir, recipe, metadata_after)
             amdgcn = stages["amdgcn"](llir, metadata_after)
             amdgcn = insert_text(amdgcn, recipe, layout, metadata_after, options.waves_per_eu)
+        with _triton_errors("LLVM's assembler, which says why on stderr"):
             binary = stages["hsaco"](amdgcn, metadata_after)
         metadata.update(metadata_after, splice=mark.loop)
         self.ready = {
@@ -224,12 +225,12 @@ class _Compilation:
 
 
 @contextmanager
-def _triton_errors() -> Iterator[None]:
+def _triton_errors(where: str = "") -> Iterator[None]:
     """What Triton's passes, MLIR's verifier or LLVM's assembler object to is a reason as well."""
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = where or str(error).strip().partition("\n")[0]
         raise SpliceError(f"the spliced kernel does not compile: {reason}") from error
 
 

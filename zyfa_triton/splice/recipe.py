@@ -36,6 +36,7 @@ _KINDS = {"i32": 1, "f32": 1, "i64": 2, "pointer": 2}  # registers of an input
 _REGISTERS = re.compile(r"([vs])(?:(\d+)|\[(\d+):(\d+)\])")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*")
 _DIGEST_LENGTH = 16
+_STACK_POINTER = registers.register_id("s", 32)  # LLVM only warns, on stderr, when it is clobbered
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,8 @@ def _check_interface(recipe: LoopRecipe) -> None:
         if count is not None and len(numbers) != count:
             raise wrong(part, f"{name}: {text} has {len(numbers)} registers, {count} are needed")
         for number in numbers:
+            if number == _STACK_POINTER:
+                raise wrong(part, f"{name}: s32 is LLVM's stack pointer")
             if number in taken:
                 register = registers.register_name(number)
                 raise wrong(part, f"{name}: {register} is also {taken[number]}")
