@@ -9,7 +9,7 @@ venv=.venv-triton36
 if [ ! -e "$venv/.installed" ]; then
   "$lender/bin/python" -m venv "$venv"
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  "$venv/bin/python" -m pip install --quiet --no-deps triton==3.6.0
+  "$venv/bin/python" -m pip install -qq --no-deps triton==3.6.0
   bash scripts/lend_packages.sh "$lender" >"$site/lent.pth"
   touch "$venv/.installed"
 fi

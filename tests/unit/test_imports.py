@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("zyfa_triton",),
     ("zyfa_triton.testing", "zyfa_triton.measure", "zyfa_triton.offline", "zyfa_triton.prototype"),
     ("zyfa_triton.demo",),
-    ("zyfa_triton.cli",),
+    ("zyfa_triton.cli", "zyfa_triton.tuning.__main__"),
     ("zyfa_triton.__main__",),
 )
 FORBIDDEN_BELOW = ("torch", "triton", "zyfa_triton")

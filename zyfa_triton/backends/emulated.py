@@ -16,7 +16,7 @@ import torch
 
 from asm_overrides.emulator.checks import Observer
 from asm_overrides.emulator.findings import Finding
-from asm_overrides.emulator.launch import Result
+from asm_overrides.emulator.launch import Progress, Result
 from asm_overrides.emulator.launch import run as run_kernel
 from asm_overrides.emulator.loader import load_text
 from asm_overrides.emulator.memory import GlobalMemory
@@ -121,6 +121,7 @@ def emulate(
     checks: bool = True,
     capture: bool = False,
     processes: int | None = None,
+    progress: Progress | None = None,
 ) -> Emulation:
     """Compiles for the arguments and executes the machine code.
 
@@ -132,6 +133,7 @@ def emulate(
         checks: whether the emulator distrusts the code. capture: record P's codes (FP8 only; one
             process; V's rows must differ within each head).
         processes: how many share the workgroups; default the cores, at most 2.
+        progress: called with (workgroups done, workgroups in all) whenever one is done.
     """
     chosen = dict(config or tuning.resolve(tuning.key_of(problem, TARGET)))
     compiled = compile_attention(arguments, kernel_constants(problem, arguments), chosen)
@@ -147,6 +149,7 @@ def emulate(
         checks=checks,
         observer=observer,
         processes=processes,
+        progress=progress,
     )
     codes = observer.codes if observer is not None else None
     return Emulation(compiled, result.findings, result.wave_instructions, result.seconds, codes)
@@ -162,6 +165,7 @@ def execute(
     checks: bool = True,
     observer: Observer | None = None,
     processes: int | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Executes compiled code for the arguments that it was compiled for.
 
@@ -190,6 +194,7 @@ def execute(
         checks=checks,
         observer=observer,
         processes=processes or min(_MOST_PROCESSES, os.cpu_count() or 1),
+        progress=progress,
     )
     for each in placed.values():
         each.write_back(memory)

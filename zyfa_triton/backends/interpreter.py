@@ -19,7 +19,6 @@ from typing import IO, Any
 
 import torch
 
-import zyfa_triton
 from zyfa_triton import env
 from zyfa_triton.backends import BackendUnavailableError, Unavailable
 from zyfa_triton.backends.device import triton_complaint
@@ -177,7 +176,7 @@ class _Worker:
             or self._process.poll() is not None
         ):
             self._forget()
-            root = str(Path(zyfa_triton.__file__).parent.parent)
+            root = str(Path(__file__).resolve().parents[2])
             paths = [root, *filter(None, [env.read("PYTHONPATH")])]
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _WORKER],
