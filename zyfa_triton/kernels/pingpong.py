@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import asm_overrides
+from asm_overrides.isa.registers import SGPR
 from asm_overrides.passes.allocate import Budget
 from asm_overrides.passes.pipeline import Generated, Options, generate
 from asm_overrides.passes.waits import Boundary
@@ -20,13 +21,16 @@ from asm_overrides.recipes.attention_fp8 import Interface, Parameters, build
 from zyfa_triton import splice
 from zyfa_triton.kernels.attention_loop import (
     HEAD_DIM,
+    INPUTS,
     LAYOUT,
+    OUTPUTS,
     TILE_M,
     TILE_N,
     WAVES,
     AttentionLoop,
 )
 from zyfa_triton.problem import Problem
+from zyfa_triton.splice.recipe import register_numbers
 
 CONFIG: Mapping[str, Any] = {
     "BLOCK_M": TILE_M,
@@ -40,24 +44,31 @@ CONFIG: Mapping[str, Any] = {
 LARGEST_SPAN = 2**31
 """Bytes from the first to the last key of a head that the loop's 32-bit offsets reach."""
 
-_INTERFACE = Interface(
-    q_ptr=20,
-    k_ptr=22,
-    v_ptr=26,
-    stride_q=30,
-    stride_k=31,
-    stride_v=32,
-    full_end=29,
-    end=24,
-    scale_log2=25,
-    row_first=28,
-    seqlen_q=33,
-    seqlen_k=34,
-    thread=0,
-    acc_o=64,
-    row_max=128,
-    row_sum=129,
-)
+_INPUT_NAMES = {
+    "end": "end",
+    "full_end": "full_end",
+    "q_ptr": "q",
+    "k_ptr": "k",
+    "v_ptr": "v",
+    "stride_q": "stride_qs",
+    "stride_k": "stride_ks",
+    "stride_v": "stride_vs",
+    "scale_log2": "scale_log2",
+    "row_first": "row_0",
+    "seqlen_q": "seqlen_q",
+    "seqlen_k": "seqlen_k",
+}
+"""The generator's name of each scalar -> the kernel's."""
+
+
+def _interface() -> Interface:
+    """Registers by the generator's names, as attention_loop prescribes them."""
+    inputs = {each.name: register_numbers(each.register)[0] - SGPR for each in INPUTS}
+    outputs = {each.name: each.first for each in OUTPUTS}
+    scalars = {ours: inputs[theirs] for ours, theirs in _INPUT_NAMES.items()}
+    return Interface(**scalars, **outputs, thread=0)
+
+
 _BUDGET = Budget(vectors=(range(10, 64), range(130, 256)), scalars=(range(49, 96),))
 _BOUNDARY = Boundary(entry=False, exit=False)  # the splice waits on both sides
 
@@ -107,7 +118,7 @@ class PingPongLoop(AttentionLoop):
 @cache
 def _generated(parameters: Parameters, label: str) -> Generated:
     options = Options(budget=_BUDGET, boundary=_BOUNDARY, label_prefix=label or ".L")
-    return generate(build(parameters, _INTERFACE), options)
+    return generate(build(parameters, _interface()), options)
 
 
 def misfit(problem: Problem, arguments: Mapping[str, Any] | None = None) -> str:
