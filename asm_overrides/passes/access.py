@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from asm_overrides.isa import Instruction, ParseError, Register, registers
+from asm_overrides.isa import Instruction, ParseError, registers
 from asm_overrides.passes.text import op_text, parse_op, register_text
 from asm_overrides.program import LoopProgram, Op, Part, Value
 
@@ -137,20 +137,6 @@ def _half(instruction: Instruction) -> int | None:
     if isinstance(select, tuple) and len(select) == len(instruction.operands):
         return int(bool(select[-1]))
     return 0
-
-
-def matrix_parts(instruction: Instruction) -> tuple[set[int], set[int]]:
-    """Register ids of the addend and of the factors of a matrix instruction."""
-    shape = instruction.spec.matrix
-    addend_place = 0 if shape is not None and shape.sparse else 3
-    addend: set[int] = set()
-    factors: set[int] = set()
-    for place, operand in enumerate(instruction.operands):
-        if isinstance(operand, Register) and place == addend_place:
-            addend.update(operand.ids)
-        elif isinstance(operand, Register) and place:
-            factors.update(operand.ids)
-    return addend, factors
 
 
 def undeclared(program: LoopProgram) -> list[str]:

@@ -80,10 +80,6 @@ class Numbering:
         low = mask & int("01" * (mask.bit_length() // 2 + 1), 2)
         return low << touched.half
 
-    def atoms(self, mask: int) -> list[Atom]:
-        """Atoms of which a half is in the mask."""
-        return [atom for atom, place in self.places.items() if mask >> 2 * place & 3]
-
 
 def used_atoms(touched: Access) -> frozenset[Atom]:
     """Atoms whose old content matters to an operation; not those of which it keeps a half."""

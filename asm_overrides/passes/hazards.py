@@ -85,8 +85,10 @@ def insert_nops(program: RegisterProgram, surroundings: Surroundings | None = No
         hazards = find_hazards(instructions, labels, strict=True)
         if not hazards:
             break
-        for index, states, reason in _fill(instructions, labels, hazards):
+        for index, states, hazard in _fill(instructions, labels, hazards):
             site = sites[places[index]]
+            producer = candidate.lines[places[hazard.producer]]
+            reason = f"{hazard.required} after `{producer.op}`: {hazard.rule.why}"
             nops[site] = (nops.get(site, (0, ""))[0] + states, reason)
     else:
         raise RuntimeError(f"{program.program.name}: {len(hazards)} hazards are left")
@@ -119,16 +121,16 @@ def _with_nops(
 
 def _fill(
     instructions: Sequence[Instruction], labels: dict[str, int], hazards: Sequence[Hazard]
-) -> list[tuple[int, int, str]]:
-    """(index of the instruction, wait states in front of it, reason) that cure the hazards."""
+) -> list[tuple[int, int, Hazard]]:
+    """(index of the instruction, wait states in front of it, why) that cure the hazards."""
     gaps = _Gaps(instructions, labels, hazards)
     forward = sorted(hazards, key=lambda each: (each.producer >= each.consumer, each.consumer))
-    reasons: dict[int, str] = {}
+    reasons: dict[int, Hazard] = {}
     for hazard in forward:
         lack = hazard.required - gaps.distance(hazard)
         if lack > 0:
             gaps.states[hazard.consumer] = gaps.states.get(hazard.consumer, 0) + lack
-            reasons[hazard.consumer] = hazard.describe(instructions)
+            reasons[hazard.consumer] = hazard
     gaps.shrink()
     return [(index, states, reasons[index]) for index, states in sorted(gaps.states.items())]
 

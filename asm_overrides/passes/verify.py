@@ -129,7 +129,7 @@ def _ids(value: Value, first: int) -> range:
 
 
 _State = list[int]
-"""Per half register a content; the last entry is the set of registers that hold the entry's m0."""
+"""What each half register holds: a number of `_Contents.atoms`."""
 
 
 class _Contents:
@@ -147,27 +147,24 @@ class _Contents:
         lines = self.program.lines
         following = successors([line.op for line in lines])
         entering: dict[int, tuple[_State, int]] = {0: self._entry()}
-        work = [0]
+        work = [0] if lines else []
         steps = [self._step(line) for line in lines]
         while work:
             index = work.pop()
-            state, held = entering[index]
-            state = list(state)
-            while index < len(lines):
+            state, held = list(entering[index][0]), entering[index][1]
+            while True:
                 held = self._apply(index, steps[index], state, held)
                 places = following[index]
-                if places != (index + 1,) or index + 1 in entering:
-                    break
-                if lines[index + 1].op.label if index + 1 < len(lines) else True:
+                straight = places == (index + 1,) and index + 1 < len(lines)
+                if not straight or index + 1 in entering or lines[index + 1].op.label:
                     break
                 index += 1
-            else:
-                continue
             for place in places:
                 joined = self._join(entering.get(place), state, held)
                 if joined is not None:
                     entering[place] = joined
-                    work.append(place)
+                    if place < len(lines):
+                        work.append(place)
         found = dict(sorted(self.found.items(), key=lambda item: item[0][0]))
         end = entering.get(len(lines))
         return [*found.values(), *(self._exit(end) if end else ())]

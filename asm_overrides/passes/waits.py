@@ -89,6 +89,7 @@ class _Machine:
 
     def __init__(self, program: RegisterProgram) -> None:
         self.lines = program.lines
+        self.causes: dict[tuple[int, str], int] = {}
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in program.program.rings}
         self.loaded = [_mask(_loaded(line.instruction)) for line in self.lines]
         instructions = [line.instruction for line in self.lines]
@@ -107,14 +108,14 @@ class _Machine:
         if line.op.opcode == "release":
             for item in flight.items["lgkmcnt"]:
                 if set(self.lines[item].op.lds_reads) & set(line.op.lds_reads):
-                    self._require(flight, "lgkmcnt", item, need)
+                    self._require(flight, "lgkmcnt", item, need, index)
         for ring, generations in line.op.publishes:
             self._publish(flight, ring, generations, need)
         if line.instruction is not None:
             for counter in _COUNTERS:
                 for item in flight.items[counter]:
                     if self._touches(item, index, counter):
-                        self._require(flight, counter, item, need)
+                        self._require(flight, counter, item, need, index)
         return need
 
     def _touches(self, item: int, index: int, counter: str) -> bool:
@@ -129,11 +130,14 @@ class _Machine:
         same_counter = first.spec.counters == second.spec.counters == (counter,)
         return not (same_counter and first.spec.port == second.spec.port != "smem")
 
-    def _require(self, flight: _Flight, counter: str, item: int, need: Need) -> None:
+    def _require(self, flight: _Flight, counter: str, item: int, need: Need, index: int) -> None:
+        """A line needs an item done; which item decides is noted for the comment."""
         count = flight.items[counter][item]
         if counter == "lgkmcnt" and self._unordered(flight):
             count = 0
-        need[counter] = min(count, need.get(counter, count))
+        if count < need.get(counter, count + 1):
+            need[counter] = count
+            self.causes[index, counter] = item
 
     def _unordered(self, flight: _Flight) -> bool:
         """True if scalar loads, which return in any order, may be in flight."""
@@ -161,7 +165,7 @@ class _Machine:
                 instruction = self.lines[item].instruction
                 assert instruction is not None
                 if self.loaded[item] or is_lds_load(instruction) or instruction.spec.port == "lds":
-                    self._require(flight, counter, item, need)
+                    self._require(flight, counter, item, need, len(self.lines))
         return need
 
     def wait(self, flight: _Flight, need: Need) -> None:
@@ -232,7 +236,9 @@ def insert_waits(program: RegisterProgram, boundary: Boundary | None = None) -> 
             lines.append(added_line("s_barrier", "entry", PASS, "nobody uses LDS any more"))
     for index, line in enumerate(program.lines):
         if needs[index]:
-            lines.append(_wait_line(needs[index], line.stage, _reason(line)))
+            lines.append(
+                _wait_line(needs[index], line.stage, _reason(machine, index, needs[index]))
+            )
         if line.op.opcode not in ("publish", "release"):
             lines.append(line)
     if boundary.exit:
@@ -330,8 +336,8 @@ def _run(
         index += 1
 
 
-def _reason(line: Line) -> str:
-    op = line.op
+def _reason(machine: _Machine, index: int, need: Need) -> str:
+    op = machine.lines[index].op
     if op.opcode == "publish":
         rings = ", ".join(
             f"{ring} but for the latest {generations} tiles" if generations else f"{ring}"
@@ -340,7 +346,8 @@ def _reason(line: Line) -> str:
         return f"landed: {rings}"
     if op.opcode == "release":
         return f"read: {', '.join(op.lds_reads)}"
-    return ""
+    causes = [machine.causes[index, counter] for counter in _COUNTERS if counter in need]
+    return "for " + ", ".join(f"`{machine.lines[item].op}`" for item in causes)
 
 
 def _wait_line(need: Need, stage: str, note: str) -> Line:

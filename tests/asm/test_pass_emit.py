@@ -65,13 +65,13 @@ def test_names_roles_and_lines_stand_beside_the_instructions() -> None:
         "{L}_loop_1:",
         "; -- body",
         "ds_read_b32 v1, v0 offset:16 ; ds_read_b32 x, thread offset:16 | K [test_pass_emit.py:N]",
-        "s_waitcnt lgkmcnt(0) ; waits",
+        "s_waitcnt lgkmcnt(0) ; waits: for `ds_read_b32 x, thread offset:16`",
         "v_exp_f32 v1, -|v1| ; v_exp_f32 x, -|x| [test_pass_emit.py:N]",
         "v_pk_mul_f32 v[6:7], v[6:7], 2.0 ; "
         "v_pk_mul_f32 acc[0:1], acc[0:1], 2.0 [test_pass_emit.py:N]",
         "; -- again?",
-        "s_nop 0 ; hazards: needs 1 wait states after line 8 `v_pk_mul_f32 v[6:7], v[6:7], "
-        "2.0` (v7), has 0: a result merged into its destination is not forwarded",
+        "s_nop 0 ; hazards: 1 after `v_pk_mul_f32 acc[0:1], acc[0:1], 2.0`: "
+        "a result merged into its destination is not forwarded",
         "v_add_f32 v7, 0x3dd00000, v1 ; v_add_f32 acc[1], 0.1015625, x [test_pass_emit.py:N]",
         "s_sub_u32 s16, s16, 1 ; s_sub_u32 count, count, 1 [test_pass_emit.py:N]",
         "s_cbranch_scc0 {L}_loop_1 ; s_cbranch_scc0 {L}_loop_1 [test_pass_emit.py:N]",
