@@ -61,6 +61,12 @@ class CompiledKernel:
     config: Mapping[str, Any]
     splice: str = ""
 
+    @property
+    def kept_own_loop(self) -> bool:
+        """Whether the loop is Triton's own: none other was asked for, or the one asked for did not
+        fit, of which a warning and `splice` tell."""
+        return not self.splice or self.splice.startswith("fallback: ")
+
 
 def signature_of(
     arguments: Mapping[str, Any], constants: Mapping[str, Any], unspecialised: frozenset[str]

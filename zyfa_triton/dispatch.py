@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from zyfa_triton import arch, backends
+from zyfa_triton import arch, backends, tuning
 from zyfa_triton.backends import BackendUnavailableError, Unavailable
 from zyfa_triton.problem import FP8, Problem
 
-KERNELS = ("triton",)
+KERNELS = tuning.KERNELS
 BACKENDS = backends.NAMES
 AUTO = "auto"
+_MACHINE_CODE = ("device", "emulated")  # back ends that run what the compiler made
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,11 @@ class Capability:
 
 
 def choose_kernel(kernel: str) -> str:
-    """The kernel that runs for a request. Raises ValueError for a name that does not exist."""
-    if kernel == AUTO:
-        return "triton"
-    if kernel not in KERNELS:
+    """The kernel asked for; "auto" is left to the back end, which knows target and configuration.
+
+    Raises ValueError for a name that does not exist.
+    """
+    if kernel not in (AUTO, *KERNELS):
         raise ValueError(f"kernel: got {kernel!r}; accepted: {_quoted((AUTO, *KERNELS))}")
     return kernel
 
@@ -125,6 +127,11 @@ def run(
     """Computes attention of checked tensors into `out` and `lse`, which nothing has filled yet."""
     kernel = choose_kernel(kernel)
     backend = choose_backend(backend, q.device)
+    if kernel == tuning.PINGPONG and backend not in _MACHINE_CODE:
+        raise ValueError(
+            f'kernel: got "pingpong", which is machine code, with backend {backend!r}; '
+            f"accepted with it: {_quoted(_MACHINE_CODE)}"
+        )
     module = available_backend(backend)
     problem = Problem.of(
         q,

@@ -177,7 +177,7 @@ def measure(
     start = time.perf_counter()
     emulation: Emulation | None = None
     if backend == "emulated":
-        out, emulation = _emulate(inputs, causal, p_mode, resolved, progress)
+        out, emulation = _emulate(inputs, causal, p_mode, resolved, kernel, progress)
     else:
         result = flash_attn_func(
             inputs.q,
@@ -205,7 +205,7 @@ def measure(
         block_scale=resolved,
         headdim=inputs.q.shape[3],
         seqlen=inputs.q.shape[1],
-        kernel=kernel,
+        kernel=_kernel_that_ran(kernel, emulation),
         rel_err_same_inputs=relative_error(out, truth),
         rel_err_original_inputs=relative_error(out, inputs.original_truth(causal).cpu()),
         matches_contract=_contract_match(inputs, causal, p_mode, resolved, out, codes),
@@ -220,7 +220,12 @@ def measure(
 
 
 def _emulate(
-    inputs: Inputs, causal: bool, p_mode: str, block_scale: bool, progress: Progress | None
+    inputs: Inputs,
+    causal: bool,
+    p_mode: str,
+    block_scale: bool,
+    kernel: str,
+    progress: Progress | None,
 ) -> tuple[torch.Tensor, Emulation]:
     """Executes gfx950 machine code, with P's codes captured where there are any."""
     emulated = dispatch.available_backend("emulated")
@@ -239,8 +244,16 @@ def _emulate(
         return_lse=False,
     )
     arguments = launch_arguments(problem, q, k, v, out, None, **inputs.scales())
-    emulation: Emulation = emulated.emulate(problem, arguments, capture=is_fp8, progress=progress)
+    emulation: Emulation = emulated.emulate(
+        problem, arguments, kernel=kernel, capture=is_fp8, progress=progress
+    )
     return out, emulation
+
+
+def _kernel_that_ran(asked: str, emulation: Emulation | None) -> str:
+    if emulation is not None:
+        return emulation.kernel
+    return "triton" if asked == "auto" else asked
 
 
 def _contract_match(

@@ -61,14 +61,18 @@ def problem(
 
 
 def compile_problem(
-    asked: Problem, config: Mapping[str, Any] | None = None
+    asked: Problem, config: Mapping[str, Any] | None = None, *, kernel: str = "auto"
 ) -> tuple[CompiledKernel, KernelReport]:
     """Machine code for a problem with packed, aligned tensors, and what it costs.
 
-    config: entries that replace those of the tuned or default configuration.
+    Args:
+        config: entries that replace those of the tuned or default configuration.
+        kernel: see `tuning.KERNELS`. Raises ValueError where that kernel does not serve the problem.
     """
-    chosen = tuning.resolve(tuning.key_of(asked, TARGET)) | dict(config or {})
+    key = tuning.key_of(asked, TARGET)
     arguments = _nominal_arguments(asked)
+    selected = tuning.select(kernel, asked, key, arguments, lambda: tuning.resolve(key))
+    chosen = tuning.launchable(selected, key) | dict(config or {})
     compiled = compile_attention(arguments, kernel_constants(asked, arguments), chosen)
     return compiled, report(compiled.amdgcn, dynamic_lds=compiled.shared)
 

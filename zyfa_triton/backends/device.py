@@ -109,18 +109,20 @@ def run(
         arguments |= attention_launch.kernel_constants(problem, arguments)
         arguments |= attention_launch.LAUNCH_OPTIONS
         grid = attention_launch.launch_grid(problem)
+        key = tuning.key_of(problem, arch.name)
+
+        def measure() -> tuple[dict[str, Any], dict[str, object]]:
+            from zyfa_triton.tuning import autotune
+
+            return autotune.measure(attention_forward, key, grid, arguments)
+
+        def tuned() -> dict[str, Any]:
+            capturing = torch.cuda.is_current_stream_capturing()
+            return tuning.requested(key, may_measure=not capturing, measure=measure)
+
         if config is None:
-            key = tuning.key_of(problem, arch.name)
-
-            def measure() -> tuple[dict[str, Any], dict[str, object]]:
-                from zyfa_triton.tuning import autotune
-
-                return autotune.measure(attention_forward, key, grid, arguments)
-
-            config = tuning.requested(
-                key, may_measure=not torch.cuda.is_current_stream_capturing(), measure=measure
-            )
-        _launch(attention_forward, grid, {**arguments, **config})
+            config = tuning.select(kernel, problem, key, arguments, tuned)
+        _launch(attention_forward, grid, {**arguments, **tuning.launchable(config, key)})
 
 
 def quantize(

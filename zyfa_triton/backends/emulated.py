@@ -46,11 +46,13 @@ class EmulatorFindingsError(RuntimeError):
 class Emulation:
     """What a run tells besides out and lse.
 
-    findings: what hardware might not forgive. codes: P's e4m3 codes as the matrix instructions got
+    kernel: which kernel ran, "triton" also where another one's loop did not fit. findings: what
+    hardware might not forgive. codes: P's e4m3 codes as the matrix instructions got
     them, uint8 (batch, nheads, seqlen_q, seqlen_k), or None if not captured.
     """
 
     compiled: CompiledKernel
+    kernel: str
     findings: list[Finding]
     wave_instructions: int
     seconds: float
@@ -107,7 +109,7 @@ def run(
         k_descale=k_descale,
         v_descale=v_descale,
     )
-    result = emulate(problem, arguments, config=config)
+    result = emulate(problem, arguments, kernel=kernel, config=config)
     if result.findings:
         raise EmulatorFindingsError(result.findings)
 
@@ -116,6 +118,7 @@ def emulate(
     problem: Problem,
     arguments: Mapping[str, Any],
     *,
+    kernel: str = "auto",
     config: Mapping[str, Any] | None = None,
     seed: int | None = None,
     checks: bool = True,
@@ -128,14 +131,18 @@ def emulate(
     Args:
         arguments: from `kernels.launch.launch_arguments`, CPU tensors; o_ptr and lse_ptr are
             written in place.
-        config: replaces the tuned configuration for gfx950.
+        kernel: which kernel, see `tuning.KERNELS`; config: replaces the configuration that
+            follows from it and from tuning for gfx950.
         seed: None runs waves in lockstep, a number interleaves them at random.
         checks: whether the emulator distrusts the code. capture: record P's codes (FP8 only; one
             process; V's rows must differ within each head).
         processes: how many share the workgroups; default the cores, at most 2.
         progress: called with (workgroups done, workgroups in all) whenever one is done.
     """
-    chosen = dict(config or tuning.resolve(tuning.key_of(problem, TARGET)))
+    key = tuning.key_of(problem, TARGET)
+    if config is None:
+        config = tuning.select(kernel, problem, key, arguments, lambda: tuning.resolve(key))
+    chosen = tuning.launchable(config, key)
     compiled = compile_attention(arguments, kernel_constants(problem, arguments), chosen)
     observer = None
     if capture:
@@ -151,8 +158,14 @@ def emulate(
         processes=processes,
         progress=progress,
     )
-    codes = observer.codes if observer is not None else None
-    return Emulation(compiled, result.findings, result.wave_instructions, result.seconds, codes)
+    return Emulation(
+        compiled=compiled,
+        kernel=tuning.TRITON if compiled.kept_own_loop else tuning.kernel_of(config),
+        findings=result.findings,
+        wave_instructions=result.wave_instructions,
+        seconds=result.seconds,
+        codes=observer.codes if observer is not None else None,
+    )
 
 
 def execute(

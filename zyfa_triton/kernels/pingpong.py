@@ -44,6 +44,9 @@ CONFIG: Mapping[str, Any] = {
 LARGEST_SPAN = 2**31
 """Bytes from the first to the last key of a head that the loop's 32-bit offsets reach."""
 
+ALIGNMENT = 16
+"""Bytes that a lane loads at once."""
+
 _INPUT_NAMES = {
     "end": "end",
     "full_end": "full_end",
@@ -121,35 +124,46 @@ def _generated(parameters: Parameters, label: str) -> Generated:
     return generate(build(parameters, _interface()), options)
 
 
-def misfit(problem: Problem, arguments: Mapping[str, Any] | None = None) -> str:
-    """Why the loop does not serve a problem; "" if it does.
+def misfit(problem: Problem, arguments: Mapping[str, Any]) -> str:
+    """Why the loop does not serve a call; "" if it does.
 
     Args:
-        arguments: run-time arguments of the launch, whose strides are then looked at, too.
+        arguments: run-time arguments of the launch, whose strides and lengths are looked at.
     """
+    return misfit_of_kind(
+        is_fp8=problem.is_fp8,
+        headdim=problem.headdim,
+        p_mode=problem.p_mode,
+        block_scale=problem.block_scale,
+    ) or misfit_of_strides(arguments)
+
+
+def misfit_of_kind(*, is_fp8: bool, headdim: int, p_mode: str, block_scale: bool) -> str:
+    """Why the loop does not serve a kind of problem; "" if it does."""
     for fits, reason in (
-        (problem.is_fp8, f"it takes e4m3 inputs, not {problem.dtype}"),
-        (problem.headdim == HEAD_DIM, f"it is written for head dim {HEAD_DIM}"),
-        (problem.p_mode in ("lean", "exact"), f"it has no p_mode {problem.p_mode!r}"),
-        (problem.block_scale, "it needs block_scale"),
+        (is_fp8, "it takes e4m3 inputs"),
+        (headdim == HEAD_DIM, f"it is written for head dim {HEAD_DIM}, not {headdim}"),
+        (p_mode in ("lean", "exact"), f"it has no p_mode {p_mode!r}"),
+        (block_scale, "it needs block_scale"),
     ):
         if not fits:
             return reason
-    if arguments is not None:
-        for name in "kv":
-            if (problem.seqlen_k + TILE_N) * arguments[f"stride_{name}s"] >= LARGEST_SPAN:
-                return f"{name} spans {LARGEST_SPAN} bytes or more along the sequence"
-        if TILE_M * arguments["stride_qs"] >= LARGEST_SPAN:
-            return f"{TILE_M} rows of q span {LARGEST_SPAN} bytes or more"
     return ""
 
 
-def loop_of(problem: Problem) -> str:
-    """The LOOP constexpr for a problem that fits. Installs the splice's stage hook."""
-    return _use(problem.p_mode, problem.causal)
+def misfit_of_strides(arguments: Mapping[str, Any]) -> str:
+    """Why the loop does not reach these tensors; "" if it does."""
+    for name, rows in (("k", arguments["seqlen_k"]), ("v", arguments["seqlen_k"]), ("q", 0)):
+        steps = [arguments[f"stride_{name}{axis}"] for axis in "bsh"]
+        if any(number % ALIGNMENT for number in (arguments[f"{name}_ptr"].data_ptr(), *steps)):
+            return f"{name}'s rows do not all start at multiples of {ALIGNMENT} bytes"
+        if (rows + TILE_M) * arguments[f"stride_{name}s"] >= LARGEST_SPAN:
+            return f"{name} spans {LARGEST_SPAN} bytes or more along the sequence"
+    return ""
 
 
 @cache
-def _use(p_mode: str, is_causal: bool) -> str:
+def loop_of(p_mode: str, *, is_causal: bool) -> str:
+    """The LOOP constexpr for a kind of problem that fits. Installs the splice's stage hook."""
     name = f"pingpong_fp8_{p_mode}_{'causal' if is_causal else 'full'}"
     return splice.use(PingPongLoop(name=name, p_mode=p_mode, is_causal=is_causal))

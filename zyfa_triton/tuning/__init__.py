@@ -8,17 +8,24 @@ package, the entry of the nearest length, the target's default. Measuring is `au
 from __future__ import annotations
 
 from zyfa_triton.tuning.choice import Seen, chosen, observed, requested, resolve
-from zyfa_triton.tuning.configurations import candidates, default
+from zyfa_triton.tuning.configurations import KERNELS, PINGPONG, TRITON, candidates, default
 from zyfa_triton.tuning.key import TuningKey, key_of
+from zyfa_triton.tuning.selection import kernel_of, launchable, select
 
 __all__ = [
+    "KERNELS",
+    "PINGPONG",
+    "TRITON",
     "Seen",
     "TuningKey",
     "candidates",
     "chosen",
     "default",
+    "kernel_of",
     "key_of",
+    "launchable",
     "observed",
     "requested",
     "resolve",
+    "select",
 ]

@@ -13,6 +13,7 @@ import torch
 
 from zyfa_triton.tuning.configurations import Config, candidates
 from zyfa_triton.tuning.key import TuningKey
+from zyfa_triton.tuning.selection import launchable, tunable
 
 _LAUNCH_NAMES = ("num_warps", "num_stages")
 
@@ -35,11 +36,11 @@ def measure(
     """
     import triton
 
-    configs = candidates(key)
+    configs = candidates(key) + tunable(key, arguments)
     configs = configs if len(configs) > 1 else configs * 2  # one alone would not be measured
     bench = _Bench(len(configs), f"tuning {_describe(key)}")
     tuner = triton.autotune(
-        configs=[_as_triton(config) for config in configs], key=[], do_bench=bench
+        configs=[_as_triton(launchable(config, key)) for config in configs], key=[], do_bench=bench
     )(kernel)
     try:
         with bench:

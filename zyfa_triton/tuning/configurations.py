@@ -12,6 +12,8 @@ from typing import Any
 from zyfa_triton.tuning.key import TuningKey
 
 Config = dict[str, Any]
+TRITON, PINGPONG = "triton", "pingpong"
+KERNELS = (TRITON, PINGPONG)  # what "kernel" in a configuration may name
 
 _ITEM_BYTES = {"e4m3": 1, "bf16": 2, "fp16": 2}
 _SM90_SHARED_BYTES = 227 * 1024
@@ -61,6 +63,8 @@ def candidates(key: TuningKey) -> list[Config]:
 
 def complaint(config: Mapping[str, Any], key: TuningKey) -> str | None:
     """What is wrong with a configuration that somebody wrote down, or None."""
+    if config.get("kernel", TRITON) not in KERNELS:
+        return f"kernel is {config['kernel']!r}, not one of {', '.join(KERNELS)}"
     for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"):
         value = config.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
