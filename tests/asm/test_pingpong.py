@@ -1,0 +1,190 @@
+"""The ping-pong loop inside Triton's kernel: codes of the contract, bits of Triton's own loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from zyfa_triton import activations, flash_attn_func, numerics, offline, tuning
+from zyfa_triton.backends import emulated
+from zyfa_triton.kernels import pingpong
+from zyfa_triton.kernels.launch import launch_arguments
+from zyfa_triton.problem import FP8, Problem
+from zyfa_triton.testing import Inputs, make_inputs
+
+EDGES = (1, 63, 64, 65, 127, 129, 191, 193, 255, 256, 257, 319, 321, 511, 513, 1023, 1024, 1025)
+SEEDS = range(20)
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that does not fit is an error here, never Triton's own loop."""
+    monkeypatch.setenv("ZYFA_STRICT", "1")
+    pingpong.loop_of.cache_clear()
+
+
+def run(
+    inputs: Inputs, kernel: str, *, causal: bool = True, p_mode: str = "lean", **options: Any
+) -> tuple[torch.Tensor, torch.Tensor, emulated.Emulation]:
+    """(out, lse, run) of machine code without findings."""
+    q, k, v = inputs.q, inputs.k, inputs.v
+    problem = Problem.of(
+        q,
+        k,
+        v,
+        causal=causal,
+        p_mode=p_mode,
+        block_scale=True,
+        out_dtype=torch.bfloat16,
+        return_lse=True,
+    )
+    out = torch.full((*q.shape[:3], 128), float("nan"), dtype=torch.bfloat16)
+    lse = torch.full((q.shape[0], q.shape[2], q.shape[1]), float("nan"))
+    arguments = launch_arguments(
+        problem, q, k, v, out, lse, softmax_scale=128**-0.5, **inputs.descales
+    )
+    result = emulated.emulate(problem, arguments, kernel=kernel, **options)
+    assert result.findings == []
+    assert result.kernel == kernel
+    return out, lse, result
+
+
+def assert_codes(inputs: Inputs, *, causal: bool = True, p_mode: str = "lean") -> None:
+    """The loop's codes are the contract's, its outputs those of the contract in bf16."""
+    out, lse, result = run(inputs, "pingpong", causal=causal, p_mode=p_mode, capture=True)
+    model = numerics.attention(
+        inputs.q,
+        inputs.k,
+        inputs.v,
+        softmax_scale=128**-0.5,
+        causal=causal,
+        options=numerics.ContractOptions(p_mode, True),
+        return_codes=True,
+        **inputs.descales,
+    )
+    assert result.codes is not None and model.codes is not None
+    assert torch.equal(result.codes, model.codes)
+    assert ((out.float() - model.out).abs() <= model.out.abs() * 2.0**-8 + 1e-6).all()
+    torch.testing.assert_close(lse, model.lse, atol=4e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seqlen", EDGES)
+def test_lengths_around_tile_edges(seqlen: int) -> None:
+    assert_codes(make_inputs(seqlen, seqlen, nheads=1, nheads_k=1, dtype=FP8))
+
+
+@pytest.mark.parametrize("p_mode", ["lean", "exact"])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+def test_modes(causal: bool, p_mode: str) -> None:
+    inputs = make_inputs(300, 450, nheads=1, nheads_k=1, dtype=FP8, deviation=3.0)
+    assert_codes(inputs, causal=causal, p_mode=p_mode)
+
+
+SHAPES = {
+    "q-shorter": {"seqlen_q": 100, "seqlen_k": 300, "nheads": 2, "nheads_k": 2},
+    "q-longer": {"seqlen_q": 300, "seqlen_k": 100, "nheads": 1, "nheads_k": 1},
+    "gqa6-batch2": {"seqlen_q": 131, "seqlen_k": 131, "nheads": 6, "nheads_k": 1, "batch": 2},
+    "transposed": {"seqlen_q": 200, "seqlen_k": 200, "nheads": 2, "layout": "transposed"},
+    "packed": {"seqlen_q": 200, "seqlen_k": 200, "nheads": 2, "layout": "packed"},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_and_strides(shape: str) -> None:
+    inputs = make_inputs(**SHAPES[shape], dtype=FP8)
+    assert_codes(inputs)
+    own, own_lse, _ = run(inputs, "triton")
+    out, lse, _ = run(inputs, "pingpong")
+    assert torch.equal(out, own) and torch.equal(lse, own_lse)
+
+
+@pytest.fixture(scope="module")
+def real() -> Inputs:
+    """The shipped sample, 640 tokens and 2 query heads of one key head, a scale a head."""
+    sample = activations.load(activations.SAMPLE).cut(seqlen=640, heads=2)
+    scales = [t.float().abs().amax((1, 2, 3))[:, None] / 448.0 for t in
+              (sample.q, sample.k, sample.v)]  # fmt: skip
+    q, k, v = (
+        (t.float() / scale[:, None, :, None]).to(FP8)
+        for t, scale in zip((sample.q, sample.k, sample.v), scales, strict=True)
+    )
+    return Inputs(q, k, v, *scales)
+
+
+@pytest.mark.parametrize("p_mode", ["lean", "exact"])
+def test_real_activations(real: Inputs, p_mode: str) -> None:
+    assert_codes(real, p_mode=p_mode)
+    own, own_lse, _ = run(real, "triton", p_mode=p_mode)
+    out, lse, _ = run(real, "pingpong", p_mode=p_mode)
+    assert torch.equal(out, own) and torch.equal(lse, own_lse)
+
+
+@pytest.fixture(scope="module")
+def wrapping() -> Inputs:
+    """5 blocks of keys and more, so that the ring of 4 tiles wraps, with a masked tail."""
+    return make_inputs(256, 400, nheads=1, nheads_k=1, dtype=FP8, deviation=2.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_results_do_not_depend_on_the_interleaving(wrapping: Inputs, seed: int) -> None:
+    lockstep, lse, _ = run(wrapping, "pingpong")
+    out, other, _ = run(wrapping, "pingpong", seed=seed)
+    assert torch.equal(out, lockstep) and torch.equal(lse, other)
+
+
+def test_explicit_choice_never_falls_back() -> None:
+    inputs = make_inputs(64, 64, nheads=1, nheads_k=1, dtype=FP8)
+    q, k, v = inputs.q, inputs.k, inputs.v
+    with pytest.raises(ValueError, match='kernel: got "pingpong"; it has no p_mode'):
+        flash_attn_func(q, k, v, kernel="pingpong", backend="emulated", p_mode="unscaled")
+    with pytest.raises(ValueError, match='"pingpong", which is machine code, with backend'):
+        flash_attn_func(q, k, v, kernel="pingpong")
+    with pytest.raises(ValueError, match="it takes e4m3 inputs"):
+        halves = [t.float().bfloat16() for t in (q, k, v)]
+        flash_attn_func(*halves, kernel="pingpong", backend="emulated")
+    shifted = torch.zeros(64 * 128 + 1, dtype=torch.uint8).view(FP8)[1:].view(1, 64, 1, 128)
+    with pytest.raises(ValueError, match="k's rows do not all start at multiples of 16 bytes"):
+        flash_attn_func(q, shifted, v, kernel="pingpong", backend="emulated")
+
+
+def test_auto_takes_what_the_tuner_found_and_only_where_it_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inputs = make_inputs(64, 64, nheads=1, nheads_k=1, dtype=FP8)
+    monkeypatch.setattr(tuning, "resolve", lambda key: tuning.selection.pingpong_config())
+    q, k, v = inputs.q, inputs.k, inputs.v
+    problem = Problem.of(
+        q, k, v, causal=True, p_mode="lean", block_scale=True,
+        out_dtype=torch.bfloat16, return_lse=False,
+    )  # fmt: skip
+    out = torch.empty(1, 64, 1, 128, dtype=torch.bfloat16)
+    arguments = launch_arguments(problem, q, k, v, out, None, softmax_scale=0.1, **inputs.descales)
+    assert emulated.emulate(problem, arguments, kernel="auto").kernel == "pingpong"
+    assert emulated.emulate(problem, arguments, kernel="triton").kernel == "triton"
+    arguments["stride_ks"] = 2**31 // 64
+    key = tuning.key_of(problem, "gfx950")
+    chosen = tuning.select("auto", problem, key, arguments, lambda: tuning.resolve(key))
+    assert tuning.kernel_of(chosen) == "triton"
+
+
+def test_tuner_measures_the_loop_on_gfx950_only() -> None:
+    arguments = {
+        **{f"stride_{n}{axis}": 128 for n in "qkv" for axis in "bsh"},
+        **{f"{n}_ptr": torch.empty(1) for n in "qkv"},
+        "seqlen_k": 100,
+    }
+    for target, expected in (("gfx950", 1), ("sm90", 0)):
+        key = tuning.key_of(offline.problem(), target)
+        assert len(tuning.selection.tunable(key, arguments)) == expected
+    key = tuning.key_of(offline.problem(headdim=192), "gfx950")
+    assert tuning.selection.tunable(key, arguments) == []
+
+
+def test_registers_and_lds() -> None:
+    compiled, report = offline.compile_problem(offline.problem(), kernel="pingpong")
+    assert not compiled.kept_own_loop
+    assert report.vgprs <= 256 and report.agprs == 0
+    assert report.vgpr_spills == 0 and report.sgpr_spills == 0 and report.scratch_bytes == 0
+    assert report.lds_bytes == 64 * 1024
