@@ -1,7 +1,8 @@
 """What a compiled kernel costs by its assembly: registers, spills, cycles of a loop iteration.
 
-Counted, not simulated: each instruction of a loop is taken once with the cycles that the table in
-`asm_overrides.isa` gives it on its port. Overlap, waits and barriers are not modelled here.
+Counted, not simulated: each instruction that an iteration of a loop's steady state runs (see
+`asm_overrides.inspection.loops`) is taken with the cycles of the table in `asm_overrides.isa`.
+Overlap, waits and barriers are not modelled. `zyfa_triton.inspection` says what cycles are for.
 """
 
 from __future__ import annotations
@@ -10,15 +11,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from asm_overrides.inspection import loops
 from asm_overrides.isa.instruction import Instruction
-from asm_overrides.isa.operands import Label
-
-_VALU_PORTS = ("valu", "trans")
 
 
 @dataclass(frozen=True)
 class LoopReport:
-    """One innermost loop that holds matrix instructions; cycles of one wave and one iteration.
+    """One innermost loop that holds matrix instructions: one wave, one iteration, steady state.
 
     first_line, last_line: lines of the assembly text. valu_cycles count transcendental ones too.
     """
@@ -87,57 +86,27 @@ def metadata_integer(assembly: str, key: str) -> int:
     return int(match[1])
 
 
-def innermost_loops(
-    instructions: Sequence[Instruction], labels: Mapping[str, int]
-) -> list[tuple[str, int, int]]:
-    """Loops without a loop inside: (label, index of the first instruction, of the closing branch).
-
-    A loop is a branch back to a label; several branches back to one label are one loop.
-    """
-    last_branch: dict[str, int] = {}
-    for index, instruction in enumerate(instructions):
-        if instruction.spec.port != "branch":
-            continue
-        for operand in instruction.operands:
-            if isinstance(operand, Label) and labels.get(operand.name, index + 1) <= index:
-                last_branch[operand.name] = index
-    loops = sorted((labels[name], last, name) for name, last in last_branch.items())
-
-    def holds_another(first: int, last: int) -> bool:
-        return any(
-            first <= other_first
-            and other_last <= last
-            and (other_first, other_last) != (first, last)
-            for other_first, other_last, _ in loops
-        )
-
-    return [(name, first, last) for first, last, name in loops if not holds_another(first, last)]
-
-
 def matrix_loops(
     instructions: Sequence[Instruction], labels: Mapping[str, int]
 ) -> list[LoopReport]:
     """Innermost loops that hold matrix instructions, in the order of the text."""
-    found = []
-    for label, first, last in innermost_loops(instructions, labels):
-        body = instructions[first : last + 1]
-        if any(one.spec.port == "mfma" for one in body):
-            found.append(_loop_report(label, body))
-    return found
+    return [_loop_report(loop, instructions) for loop in loops.matrix_loops(instructions, labels)]
 
 
-def _loop_report(label: str, body: Sequence[Instruction]) -> LoopReport:
+def _loop_report(loop: loops.Loop, instructions: Sequence[Instruction]) -> LoopReport:
+    body = [instructions[index] for index in loop.path]
+
     def on(*ports: str) -> list[Instruction]:
         return [one for one in body if one.spec.port in ports]
 
     return LoopReport(
-        label=label,
-        first_line=body[0].line,
-        last_line=body[-1].line,
+        label=loop.label,
+        first_line=instructions[loop.first].line,
+        last_line=instructions[loop.last].line,
         instructions=len(body),
         matrix_instructions=len(on("mfma")),
-        mfma_cycles=sum(one.spec.cycles for one in on("mfma")),
-        valu_cycles=sum(one.spec.cycles for one in on(*_VALU_PORTS)),
+        mfma_cycles=sum(loops.cycles(one) for one in on("mfma")),
+        valu_cycles=sum(loops.cycles(one) for one in on(*loops.VALU_PORTS)),
         transcendental_instructions=len(on("trans")),
         memory_instructions=len(on("vmem")),
         lds_instructions=len(on("lds")),

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from asm_overrides.inspection.loops import innermost_loops
 from asm_overrides.isa.parse import parse
-from zyfa_triton.report import innermost_loops, matrix_loops, metadata_integer, report
+from zyfa_triton.report import matrix_loops, metadata_integer, report
 
 NESTED = """
 s_mov_b32 s0, 0
