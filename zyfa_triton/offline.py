@@ -16,6 +16,7 @@ from zyfa_triton.compile import TARGET, CompiledKernel, compile_attention
 from zyfa_triton.kernels.launch import kernel_constants, launch_arguments
 from zyfa_triton.problem import FP8, HEADDIMS, Problem
 from zyfa_triton.report import KernelReport, report
+from zyfa_triton.tuning.selection import tunable
 
 
 def problem(
@@ -60,6 +61,12 @@ def problem(
     )
 
 
+def kernels_that_serve(asked: Problem) -> tuple[str, ...]:
+    """Kernels that a problem with packed, aligned tensors may run."""
+    key = tuning.key_of(asked, TARGET)
+    return (tuning.TRITON, *map(tuning.kernel_of, tunable(key, _nominal_arguments(asked))))
+
+
 def compile_problem(
     asked: Problem, config: Mapping[str, Any] | None = None, *, kernel: str = "auto"
 ) -> tuple[CompiledKernel, KernelReport]:
@@ -67,7 +74,7 @@ def compile_problem(
 
     Args:
         config: entries that replace those of the tuned or default configuration.
-        kernel: see `tuning.KERNELS`. Raises ValueError where that kernel does not serve the problem.
+        kernel: see `tuning.KERNELS`; ValueError where that one does not serve the problem.
     """
     key = tuning.key_of(asked, TARGET)
     arguments = _nominal_arguments(asked)

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None
     }
     try:
-        compiled, report = offline.compile_problem(asked, overrides)
+        compiled, report = offline.compile_problem(asked, overrides, kernel=args.kernel)
     except (ValueError, RuntimeError) as error:
         raise CommandError(str(error)) from None
     name = "_".join(
@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
             *([asked.p_mode] if asked.is_fp8 else []),
             *(["block_scale"] if asked.block_scale else []),
             "causal" if asked.causal else "full",
+            *([] if compiled.kept_own_loop else ["pingpong"]),
         ]
     )
     result = _as_json(name, args, compiled, report)
@@ -89,6 +90,7 @@ def _as_json(
     return {
         "name": name,
         "kernel": report.name,
+        "splice": compiled.splice,
         "target": "gfx950",
         "dtype": args.dtype,
         "headdim": args.headdim,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
+KERNELS = ("triton", "pingpong")  # zyfa_triton.dispatch has them, too, and imports torch
 DTYPES = ("fp8", "bf16", "fp16")
 HEADDIMS = (128, 192)
 P_MODES = ("lean", "exact", "unscaled")
@@ -43,8 +45,21 @@ def add_variant_arguments(parser: argparse.ArgumentParser) -> None:
         help="query i sees keys up to i (default: on)",
     )
     parser.add_argument(
-        "--kernel", choices=("auto", "triton"), default="auto", help="which kernel is run"
+        "--kernel",
+        choices=("auto", *KERNELS),
+        default="auto",
+        help="Triton's own loop or the hand-scheduled one (default: what tuning found)",
     )
+
+
+def variants(dtypes: Sequence[str], p_modes: Sequence[str]) -> list[tuple[str, str]]:
+    """dtype and p_mode of each combination; 16-bit inputs know one way to make P and come once."""
+    return [
+        (dtype, p_mode)
+        for dtype in dict.fromkeys(dtypes)
+        for p_mode in dict.fromkeys(p_modes)
+        if dtype == "fp8" or p_mode == p_modes[0]
+    ]
 
 
 def block_scale(args: argparse.Namespace) -> bool | str:

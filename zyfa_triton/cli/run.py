@@ -6,7 +6,6 @@ What is measured is decided in `zyfa_triton.measure`; one run is made for every 
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument("--block-scale", choices=tuple(options.BLOCK_SCALES), default="auto")
     parser.add_argument("--causal", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--kernel", choices=("auto", "triton"), default="auto")
+    parser.add_argument("--kernel", choices=("auto", *options.KERNELS), default="auto")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,6 +94,7 @@ def readable(rows: Sequence[Row]) -> str:
     """The rows as a table for a terminal, followed by the findings."""
     header = (
         "back end",
+        "kernel",
         "dtype",
         "P",
         "scale",
@@ -108,6 +108,7 @@ def readable(rows: Sequence[Row]) -> str:
     cells = [
         (
             row.backend,
+            row.kernel,
             row.dtype,
             row.p_mode,
             "block" if row.block_scale else "-",
@@ -165,9 +166,9 @@ def _inputs(args: argparse.Namespace) -> Activations:
 
 
 def _combinations(args: argparse.Namespace) -> list[tuple[str, str, str]]:
-    """dtype, p_mode, backend of each run. 16-bit inputs know one way to make P: they run once."""
-    found = []
-    for backend, dtype, p_mode in itertools.product(args.backend, args.dtype, args.p_mode):
-        if dtype == "fp8" or p_mode == args.p_mode[0]:
-            found.append((dtype, p_mode, backend))
-    return list(dict.fromkeys(found))
+    """dtype, p_mode, backend of each run."""
+    return [
+        (dtype, p_mode, backend)
+        for backend in dict.fromkeys(args.backend)
+        for dtype, p_mode in options.variants(args.dtype, args.p_mode)
+    ]
