@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from asm_overrides.inspection import KernelCost, inspect_file, inspect_text
 
 if TYPE_CHECKING:
+    from zyfa_triton.kernels.pingpong import PingPongLoop
     from zyfa_triton.problem import Problem
 
 
@@ -24,6 +25,7 @@ class Row:
 
     Attributes:
         kernel: "triton", "pingpong", or the name of a kernel in a file. file: that file, else "".
+        settings: of the ping-pong loop, where they are not the default ones: "pack=op_sel".
         dtype, headdim: of q and k. p_mode: "lean" or "exact"; of a kernel in a file as far as its
             code tells: "exact" if it takes exponentials of scores.
         mfma_qk, mfma_pv, mfma_rowsum, mfma_other: matrix cycles by purpose.
@@ -37,6 +39,7 @@ class Row:
     """
 
     kernel: str
+    settings: str
     file: str
     dtype: str
     headdim: int
@@ -61,7 +64,7 @@ class Row:
         cost = found.cost
         names = {field.name for field in dataclasses.fields(cls)} & set(vars(cost))
         values: dict[str, Any] = {name: getattr(cost, name) for name in names}
-        values |= {"kernel": found.name, "file": "", "dtype": cost.element_type}
+        values |= {"kernel": found.name, "settings": "", "file": "", "dtype": cost.element_type}
         values |= {name: getattr(found, name) for name in ("vgprs", "spills", "lds_bytes")}
         return cls(**{**values, **known}, detail=found)
 
@@ -92,6 +95,53 @@ def of_kernel(kernel: str, asked: Problem) -> Row:
         raise RuntimeError(f"{kernel}: Triton's own loop was kept ({compiled.splice})")
     (found,) = inspect_text(compiled.amdgcn, dynamic_lds=compiled.shared)
     return Row.of(found, kernel=kernel, headdim=asked.headdim, p_mode=asked.p_mode)
+
+
+def of_other_settings(asked: Problem) -> list[Row]:
+    """Rows of the ping-pong loop with each of its settings that is not the default, one at a time.
+
+    The loop alone is generated and looked at: nothing is compiled. Raises ValueError where the
+    loop does not serve the problem.
+    """
+    from zyfa_triton.kernels import pingpong
+
+    misfit = pingpong.misfit_of_kind(
+        is_fp8=asked.is_fp8,
+        headdim=asked.headdim,
+        p_mode=asked.p_mode,
+        block_scale=asked.block_scale,
+    )
+    if misfit:
+        raise ValueError(f"the ping-pong loop does not serve this problem: {misfit}")
+
+    def loop(**settings: Any) -> pingpong.PingPongLoop:
+        return pingpong.PingPongLoop(
+            name="inspected", p_mode=asked.p_mode, is_causal=asked.causal, **settings
+        )
+
+    seen = [_code(loop())]
+    rows = []
+    for name, values in pingpong.settings().items():
+        for value in values[1:]:
+            variant = loop(**{name: value})
+            if _code(variant) not in seen:  # some settings concern one p_mode only
+                seen.append(_code(variant))
+                (found,) = inspect_text(variant.generated("").text, dynamic_lds=variant.lds_bytes)
+                rows.append(
+                    Row.of(
+                        found,
+                        kernel="pingpong",
+                        settings=f"{name}={value}",
+                        p_mode=asked.p_mode,
+                        vgprs=variant.vgprs,
+                        spills=0,  # the generator refuses rather than spill
+                    )
+                )
+    return rows
+
+
+def _code(loop: PingPongLoop) -> list[str]:
+    return [line.text for line in loop.generated("").program.lines]
 
 
 def of_file(path: Path) -> list[Row]:

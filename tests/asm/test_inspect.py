@@ -20,6 +20,7 @@ from asm_overrides.program import Part
 from asm_overrides.recipes.attention_fp8 import Parameters, build
 from zyfa_triton import dispatch, inspection, offline
 from zyfa_triton.cli import main, options
+from zyfa_triton.kernels import pingpong
 
 ROW_FIELDS = (
     "kernel", "dtype", "headdim", "p_mode", "mfma_qk", "mfma_pv", "mfma_rowsum", "softmax_valu",
@@ -149,8 +150,27 @@ def test_spliced_kernel_costs_what_its_loop_costs(
         assert [aside.what for aside in spliced.aside] == ["mask", "rescale"]
         assert row.p_mode == spliced.p_mode == p_mode
         assert (row.spills, row.headdim, row.dtype) == (0, 128, "fp8")
+        assert row.vgprs == pingpong.PingPongLoop(name="x", p_mode=p_mode, is_causal=True).vgprs
         assert row.vgprs <= 256
         assert row.mfma_qk + row.mfma_pv + row.mfma_rowsum <= 1100
+
+
+def test_other_settings_of_the_loop_are_shown_where_they_change_it() -> None:
+    lean, exact = (
+        {row.settings: row for row in inspection.of_other_settings(offline.problem(p_mode=p_mode))}
+        for p_mode in ("lean", "exact")
+    )
+    assert {"pack=op_sel", "row_sum=dense"} <= set(lean)
+    assert "pack=op_sel" not in exact  # there is nothing to pack
+    for settings, row in lean.items():
+        name, _, value = settings.partition("=")
+        alone, _, _ = steady_state(generate(build(Parameters(p_mode="lean", **{name: value}))))
+        assert row.softmax_valu == alone.softmax_valu, settings
+        assert row.mfma_rowsum == alone.mfma_rowsum, settings
+        assert (row.kernel, row.spills, row.lds_bytes) == ("pingpong", 0, 65536)
+    assert lean["row_sum=dense"].mfma_rowsum == 128
+    with pytest.raises(ValueError, match="written for head dim 128"):
+        inspection.of_other_settings(offline.problem(headdim=192))
 
 
 def test_tritons_own_loop_is_told_apart_too(rows: dict[tuple[str, str], inspection.Row]) -> None:
@@ -184,9 +204,10 @@ def test_command_prints_and_writes_the_documented_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "rows.json"
-    assert main(["inspect", "--p-mode", "lean", "--json", str(path)]) == 0
+    assert main(["inspect", "--p-mode", "lean", "--variants", "--json", str(path)]) == 0
     found = json.loads(path.read_text())
-    assert [row["kernel"] for row in found] == ["triton", "pingpong"]
+    assert [row["kernel"] for row in found[:2]] == ["triton", "pingpong"]
+    assert {row["kernel"] for row in found[2:]} == {"pingpong"}
     for row in found:
         assert set(ROW_FIELDS) <= set(row)
         assert all(row[name] is not None for name in ROW_FIELDS)

@@ -48,12 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--causal", action=argparse.BooleanOptionalAction, default=True, help="default: on"
     )
+    parser.add_argument(
+        "--variants",
+        action="store_true",
+        help="also the ping-pong loop's settings that are not its default ones",
+    )
     parser.add_argument("--block-scale", choices=tuple(options.BLOCK_SCALES), default="auto")
 
 
 def run(args: argparse.Namespace) -> int:
     rows = [row for path in args.file for row in _rows_of_file(path)]
-    if args.kernel or not args.file:
+    if args.kernel or args.variants or not args.file:
         rows += _rows_of_kernels(args)
     print("one wave, 32 queries x 128 keys; cycles of each port\n")
     print(readable(rows))
@@ -69,7 +74,7 @@ def readable(rows: Sequence[Row]) -> str:
     )  # fmt: skip
     cells = [
         (
-            row.kernel,
+            _name(row),
             row.dtype or "-",
             row.headdim or "-",
             row.p_mode or "-",
@@ -87,7 +92,7 @@ def readable(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    notes = [f"{_name(row)}: {note}" for row in rows for note in _notes(row)]
+    notes = [f"{_name(row)} {row.p_mode}: {note}" for row in rows for note in _notes(row)]
     return "\n".join([table(header, cells), "", *notes])
 
 
@@ -124,7 +129,7 @@ def _short(cost: Cost) -> str:
 
 
 def _name(row: Row) -> str:
-    return " ".join(part for part in (row.kernel, row.dtype, row.p_mode) if part)
+    return f"{row.kernel} {row.settings}".strip()
 
 
 def _rows_of_file(path: Path) -> list[Row]:
@@ -155,6 +160,8 @@ def _rows_of_kernels(args: argparse.Namespace) -> list[Row]:
             )
             kernels = args.kernel or offline.kernels_that_serve(asked)
             rows += [inspection.of_kernel(kernel, asked) for kernel in kernels]
+            if args.variants:
+                rows += inspection.of_other_settings(asked)
         except (ValueError, RuntimeError) as error:
             raise CommandError(str(error)) from None
     return rows

@@ -7,10 +7,10 @@ generator in asm_overrides. It knows no instruction.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import asm_overrides
 from asm_overrides.isa.registers import SGPR
@@ -111,6 +111,12 @@ class PingPongLoop(AttentionLoop):
             raise splice.SpliceError(f"the loop is written for {LAYOUT}, Triton chose {layout}")
         return self.generated(label).text
 
+    @property
+    def vgprs(self) -> int:
+        """Vector registers of the kernel around it, which LLVM counts from these lists."""
+        named = [*self.clobbers, *(name for each in self.outputs for name in each.registers)]
+        return 1 + max(id for name in named for id in register_numbers(name) if id < SGPR)
+
     def sources(self) -> tuple[Path, ...]:
         """The whole generator: everything in asm_overrides that may decide the text."""
         folder = Path(asm_overrides.__file__).parent
@@ -118,6 +124,17 @@ class PingPongLoop(AttentionLoop):
         generator += [*(folder / "recipes").rglob("*.py"), folder / "program.py"]
         generator += (folder / "emulator" / "hazards").glob("*.py")
         return tuple(sorted([*generator, *super().sources()]))
+
+
+def settings() -> dict[str, tuple[str, ...]]:
+    """What a loop of a given kind leaves open: accepted values by field, the default first."""
+    hints = get_type_hints(PingPongLoop)
+    found = {}
+    for each in fields(PingPongLoop):
+        if get_origin(hints[each.name]) is Literal:
+            accepted = (each.default, *get_args(hints[each.name]))
+            found[each.name] = tuple(dict.fromkeys(map(str, accepted)))
+    return found
 
 
 @cache
