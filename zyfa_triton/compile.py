@@ -115,6 +115,7 @@ def compile_attention(
     from zyfa_triton.kernels.attention import attention_forward
 
     blocks = {name: config[name] for name in _CONFIGURED_CONSTANTS if name in config}
+    blocks.setdefault("LOOP", "")
     options = {name: value for name, value in config.items() if name not in blocks}
     return compile_kernel(
         attention_forward, arguments, {**constants, **blocks}, options | LAUNCH_OPTIONS

@@ -25,7 +25,7 @@ What it leaves, for row lane % 32 + 32 * wave in every lane:
     v128      row_max     raw scores; -inf for a row without keys
     v129      row_sum     of rounded P times its scale; 0 for a row without keys
 
-Free: v10-v63, v130-v255, s48-s95, vcc, scc, and LDS from 0. s48 keeps m0.
+Free: v10-v63, v130-v255, s56-s95, vcc, scc, and LDS from 0. s56 keeps m0.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ class AttentionLoop(LoopRecipe):
     is_causal: bool
     inputs: tuple[Input, ...] = INPUTS
     outputs: tuple[Output, ...] = OUTPUTS
-    clobbers: tuple[str, ...] = ("v[10:63]", "v[130:255]", "s[48:95]")
+    clobbers: tuple[str, ...] = ("v[10:63]", "v[130:255]", "s[56:95]")
     operations: Mapping[str, int] = field(init=False)
     step: int | None = TILE_N
-    saves: Mapping[str, str] = field(default_factory=lambda: {"m0": "s48"})
+    saves: Mapping[str, str] = field(default_factory=lambda: {"m0": "s56"})
     options: Mapping[str, int] = field(
         default_factory=lambda: {"num_stages": 1, "matrix_instr_nonkdim": 32, "waves_per_eu": 2}
     )
