@@ -189,6 +189,41 @@ def _swapped_neighbours(instructions: list[Instruction]) -> Iterator[tuple[Instr
         )
 
 
+def _source_from(producer: Callable[[Instruction], bool]) -> Maker:
+    """A vector instruction soon after a producer takes a source from its fresh result."""
+
+    def make(instructions: list[Instruction]) -> Iterator[tuple[Instruction, str]]:
+        for index, instruction in enumerate(instructions):
+            if not producer(instruction):
+                continue
+            result = instruction.operands[0]
+            assert isinstance(result, Register)
+            if result.is_accumulator:
+                continue
+            for follower in instructions[index + 1 : index + 5]:
+                if follower.opcode in ("s_waitcnt", "s_nop") or follower.spec.port == "branch":
+                    break
+                place = _plain_source(follower)
+                if place is not None:
+                    yield follower, _with_operand(follower.text, place, _name(result.first, 1))
+                    break
+
+    return make
+
+
+def _plain_source(instruction: Instruction) -> int | None:
+    """Position of a 32-bit vector source of ordinary arithmetic, or None."""
+    if instruction.spec.port not in ("valu", "trans") or instruction.encoding in ("dpp", "sdwa"):
+        return None
+    roles = zip(instruction.spec.roles, instruction.operands, strict=False)
+    for position, (role, operand) in enumerate(roles):
+        if role.access != "r" or not isinstance(operand, Register) or not operand.is_vector:
+            continue
+        if operand.count == 1 and not (operand.negate or operand.absolute):
+            return position
+    return None
+
+
 _LDS_LIMIT = 65535
 _BUFFER_LIMIT = 4095
 
@@ -200,6 +235,8 @@ _MAKERS: dict[str, Maker] = {
     "barrier-removed": _removed("s_barrier"),
     "matrix-factor-unwritten": _replaced_source(_is("v_mfma"), 1, _highest),
     "matrix-factor-next": _replaced_source(_is("v_mfma"), 2, _next),
+    "source-in-flight": _source_from(_is("ds_read_b")),
+    "source-of-matrix": _source_from(_is("v_mfma")),
     "lds-address-unwritten": _replaced_source(_is("ds_read"), 1, _highest),
     "lds-data-unwritten": _replaced_source(_is("ds_write"), 1, _highest),
     "store-data-unwritten": _replaced_source(_is("buffer_store"), 0, _highest),

@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 }
 "$lender/bin/python" -m venv "$work/venv"
 site=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-"$work/venv/bin/python" -m pip install --quiet --no-deps "$work"/dist/*.whl
+"$work/venv/bin/python" -m pip install -qq --no-deps "$work"/dist/*.whl
 bash scripts/lend_packages.sh "$lender" >"$site/lent.pth"
 
 cd "$work"

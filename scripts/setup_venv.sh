@@ -27,8 +27,8 @@ if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     exit 2
   fi
   # A configured index or folder may hold the CPU build under its local version; else PyTorch's own index.
-  pip install --quiet "torch==${torch_version}+cpu" 2>/dev/null ||
-    pip install --quiet "torch==${torch_version}" --index-url https://download.pytorch.org/whl/cpu
+  pip install -qq "torch==${torch_version}+cpu" 2>/dev/null ||
+    pip install -qq "torch==${torch_version}" --index-url https://download.pytorch.org/whl/cpu
 fi
-pip install --quiet --editable '.[dev]' "$@"
+pip install -qq --editable '.[dev]' "$@"
 "$venv/bin/python" -c 'import torch, triton; print("torch", torch.__version__, "triton", triton.__version__)'

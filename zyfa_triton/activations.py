@@ -1,4 +1,4 @@
-"""What captured attention inputs look like: the .npz format, and how heads and tokens are cut from it.
+"""What captured attention inputs look like: the .npz format, and how heads and tokens are cut.
 
 It decides nothing about quantisation or about what is run on them.
 
@@ -71,8 +71,8 @@ class Activations:
             raise ActivationsError(f"heads: {heads} asked for, {self.name} has 1 to {self.nheads}")
         if heads > group_size and heads % group_size:
             raise ActivationsError(
-                f"heads: {heads} asked for; beyond {group_size}, {self.name} can be cut at multiples "
-                f"of {group_size}, the query heads that share a key head"
+                f"heads: {heads} asked for; beyond {group_size}, {self.name} can be cut at "
+                f"multiples of {group_size}, the query heads that share a key head"
             )
         nheads_k = math.ceil(heads / group_size)
         return replace(
@@ -155,7 +155,7 @@ def load(path: Path | str) -> Activations:
 def gaussian(
     *, seqlen: int, nheads: int = 2, nheads_k: int = 1, headdim: int = 128, seed: int = 0
 ) -> Activations:
-    """Made-up inputs for head sizes of which none are captured: normal, with logits of deviation 2."""
+    """Made-up inputs for head sizes of which none are captured: normal, logits of deviation 2."""
     headdim_v = 128
     generator = torch.Generator().manual_seed(seed)
 

@@ -117,9 +117,7 @@ def compile_attention(
     blocks = {name: config[name] for name in _CONFIGURED_CONSTANTS if name in config}
     blocks.setdefault("LOOP", "")
     options = {name: value for name, value in config.items() if name not in blocks}
-    return compile_kernel(
-        attention_forward, arguments, {**constants, **blocks}, options | LAUNCH_OPTIONS
-    )
+    return compile_kernel(attention_forward, arguments, {**constants, **blocks}, options)
 
 
 def compile_kernel(
@@ -128,20 +126,19 @@ def compile_kernel(
     constants: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> CompiledKernel:
-    """Compile any `@triton.jit` kernel for gfx950.
+    """Compile any `@triton.jit` function for gfx950; raises as `compile_attention`.
 
     Args:
-        arguments: run-time arguments by name, in the kernel's order; tensors may be on any device.
-        constants: compile-time constants by name.
-        options: num_warps, num_stages, AMD options.
-    Raises:
-        RuntimeError: this Triton has no AMD back end, or the kernel does not compile.
+        kernel: the function.
+        arguments: its run-time arguments by name, in its order.
+        constants: its constexpr arguments by name.
+        options: num_warps, num_stages and AMD options. Products and sums stay two roundings.
     """
     unspecialised = frozenset(
         parameter.name for parameter in kernel.params if parameter.do_not_specialize
     )
     signature = signature_of(arguments, constants, unspecialised)
-    return _compile(kernel, signature, tuple(sorted(options.items())))
+    return _compile(kernel, signature, tuple(sorted((dict(options) | LAUNCH_OPTIONS).items())))
 
 
 @cache

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from asm_overrides.emulator.launch import Progress
 from zyfa_triton.activations import Activations
 from zyfa_triton.measure import Inputs, Measurement, measure, row_errors
 from zyfa_triton.report import KernelReport, report
@@ -50,10 +51,10 @@ class Shown:
         return {"variant": self.variant.name, **row, "registers": dataclasses.asdict(self.report)}
 
 
-def show(variant: Variant, sample: Activations) -> Shown:
+def show(variant: Variant, sample: Activations, progress: Progress | None = None) -> Shown:
     """Compiles a variant for gfx950 and executes its machine code on the sample."""
     inputs = Inputs.of(sample, variant.dtype)
-    measurement = measure(inputs, p_mode=variant.p_mode, backend="emulated")
+    measurement = measure(inputs, p_mode=variant.p_mode, backend="emulated", progress=progress)
     assert measurement.compiled is not None
     costs = report(measurement.compiled.amdgcn, dynamic_lds=measurement.compiled.shared)
     return Shown(variant, measurement, costs)
@@ -108,6 +109,6 @@ def picture(shown: Sequence[Shown], path: Path) -> None:
 
 def _binned_medians(errors: torch.Tensor) -> tuple[list[float], list[float]]:
     """Middles of runs of queries, and the median error of their rows in all heads."""
-    runs = errors.split(_BIN)
+    runs = torch.split(errors, _BIN)
     middles = [index * _BIN + run.shape[0] / 2 for index, run in enumerate(runs)]
     return middles, [run.median().item() for run in runs]

@@ -143,9 +143,24 @@ def row_sum_scaled(p, scale_bytes, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
+def e4m3_to_float32(p):
+    """Values of non-negative finite e4m3 numbers as float32, exact, by a shift and a product.
+
+    Not `p.to(tl.float32)`: where p was just rounded from float32 and also feeds a matrix
+    instruction, ptxas 12.8 (Triton 3.6, sm_90a) unpacks a register that nothing wrote, and the sum
+    is NaN (tests/gpu/test_attention.py::test_modes).
+    """
+    codes = p.to(tl.uint8, bitcast=True).to(tl.int32)
+    # exponent and fraction stand where float32 has them; the exponent's bias is 7 instead of 127
+    return (codes << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36
+
+
+@triton.jit
 def row_sum(p):
-    """Row sums (BLOCK_M,) of rounded P without a scaled matrix instruction."""
-    return tl.sum(p.to(tl.float32), 1)
+    """Row sums (BLOCK_M,) of P without a scaled matrix instruction; e4m3 P is summed as rounded."""
+    if p.dtype == tl.float8e4nv:
+        p = e4m3_to_float32(p)
+    return tl.sum(p, 1)
 
 
 @triton.jit

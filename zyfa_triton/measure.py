@@ -20,6 +20,7 @@ from zyfa_triton.problem import FP8, Problem
 from zyfa_triton.reference import attention_ref
 
 if TYPE_CHECKING:
+    from asm_overrides.emulator.launch import Progress
     from zyfa_triton.backends.emulated import Emulation
     from zyfa_triton.compile import CompiledKernel
 
@@ -142,12 +143,13 @@ def relative_error(out: torch.Tensor, truth: torch.Tensor) -> float:
         return float("inf")
     if difference == 0:
         return 0.0
-    return (difference / truth.double().norm()).item()
+    return float(difference / truth.double().norm())
 
 
 def row_errors(out: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     """Relative error of each row: float64, shape of out without its last axis."""
-    return (out.double() - truth).norm(dim=-1) / truth.norm(dim=-1)
+    errors: torch.Tensor = (out.double() - truth).norm(dim=-1) / truth.norm(dim=-1)
+    return errors
 
 
 def measure(
@@ -158,8 +160,11 @@ def measure(
     block_scale: bool | str = "auto",
     kernel: str = "auto",
     backend: str = "auto",
+    progress: Progress | None = None,
 ) -> Measurement:
     """Runs the op once and compares.
+
+    progress: emulated runs call it with (workgroups done, workgroups in all).
 
     Raises ValueError for combinations that the op does not accept, and BackendUnavailableError.
     """
@@ -172,7 +177,7 @@ def measure(
     start = time.perf_counter()
     emulation: Emulation | None = None
     if backend == "emulated":
-        out, emulation = _emulate(inputs, causal, p_mode, resolved)
+        out, emulation = _emulate(inputs, causal, p_mode, resolved, progress)
     else:
         result = flash_attn_func(
             inputs.q,
@@ -215,7 +220,7 @@ def measure(
 
 
 def _emulate(
-    inputs: Inputs, causal: bool, p_mode: str, block_scale: bool
+    inputs: Inputs, causal: bool, p_mode: str, block_scale: bool, progress: Progress | None
 ) -> tuple[torch.Tensor, Emulation]:
     """Executes gfx950 machine code, with P's codes captured where there are any."""
     emulated = dispatch.available_backend("emulated")
@@ -234,7 +239,7 @@ def _emulate(
         return_lse=False,
     )
     arguments = launch_arguments(problem, q, k, v, out, None, **inputs.scales())
-    emulation: Emulation = emulated.emulate(problem, arguments, capture=is_fp8)
+    emulation: Emulation = emulated.emulate(problem, arguments, capture=is_fp8, progress=progress)
     return out, emulation
 
 

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import torch
 
+from zyfa_triton.kernels.quantize_launch import CHUNK, ROWS
 from zyfa_triton.problem import FP8
 
 E4M3_MAX = 448.0
 AMAX_FLOOR = 2.0**-100  # keeps 448 / amax finite
-ROWS = 64
-CHUNK = 1024
 _LSE_CHUNK = 4096  # queries whose float32 copies exist at once on a CPU
 
 

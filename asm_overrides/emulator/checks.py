@@ -43,7 +43,8 @@ class Checks(Protocol):
         """Lanes access `size` bytes at LDS byte addresses (waves, 64); lanes None means all.
 
         Only lanes whose whole access lies inside LDS are selected. An atomic comes as a read and a
-        write; read2/write2 as two accesses; LDS-direct loads as writes.
+        write; read2/write2 as two accesses; LDS-direct loads as writes. What a write is about to
+        store is `group.workgroup.lds.incoming`, (dwords, waves, 64); None for atomics.
         """
 
     def on_memory(

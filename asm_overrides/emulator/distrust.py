@@ -1,8 +1,9 @@
 """Decides which checks accompany a run and what each is told; every check is a module of its own.
 
 Findings made here or there: `hazard` (too few wait states), `use-before-wait`, `end-in-flight`,
-`lds-race`, `lds-uninitialised`, `uninitialised`, `exec-partial`, `lds-misaligned` for transposing
-reads, `barrier-divergence`. Addresses outside tensors and LDS are found by the executor.
+`lds-race`, `global-race`, `lds-uninitialised`, `uninitialised`, `exec-partial`, `lds-misaligned`
+for transposing reads, `barrier-divergence`. Addresses outside tensors and LDS are found by the
+executor.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 
 from asm_overrides.emulator.findings import Finding, FindingLog
 from asm_overrides.emulator.hazards import find_hazards
+from asm_overrides.emulator.initialised import Initialised
 from asm_overrides.emulator.kernel import Kernel
-from asm_overrides.emulator.races import LdsRaces
+from asm_overrides.emulator.races import GlobalRaces, LdsRaces
 from asm_overrides.emulator.state import Group, Workgroup
 from asm_overrides.emulator.waits import MissingWait, WaitMachine, is_lds_load
 from asm_overrides.isa.instruction import Instruction
@@ -43,6 +45,8 @@ class Distrust:
         self._unit = 1 if any(map(_below_dword, kernel.instructions)) else 4
         self._lds_kind = [_lds_kind(each) for each in kernel.instructions]
         self._transposing = [each.opcode.startswith(_TRANSPOSING) for each in kernel.instructions]
+        self._initialised = Initialised(kernel.instructions, log)
+        self._global = GlobalRaces(log)
         log.extend(hazard_findings(kernel))
 
     def on_start(self, workgroup: Workgroup) -> None:
@@ -50,6 +54,8 @@ class Distrust:
         self._states = [self._waits.start] * workgroup.waves
         self._ended = set()
         self._barrier: Instruction | None = None
+        self._initialised.start(workgroup)
+        self._global.start()
         self._races = LdsRaces(workgroup.lds.size, workgroup.waves, self._unit, self._log)
 
     def on_instruction(self, group: Group, instruction: Instruction, index: int) -> None:
@@ -63,6 +69,7 @@ class Distrust:
             self._step_each(group, index)
         elif after != before:
             states[first:end] = [after] * (end - first)
+        self._initialised.before(group, index)
         kind = self._lds_kind[index]
         if kind:
             if kind == "wait":
@@ -90,7 +97,8 @@ class Distrust:
         lanes: NDArray[np.bool_] | None,
     ) -> None:
         """Lanes access LDS."""
-        self._races.access(addresses, size, is_write, lanes)
+        data = group.workgroup.lds.incoming if is_write else None
+        self._races.access(addresses, size, is_write, lanes, data)
         if instruction.opcode.startswith(_TRANSPOSING) and size == 8 and (addresses & 7).any():
             wave = group.first + int(np.argmax((addresses & 7).any(axis=1)))
             self._log.add(
@@ -109,7 +117,9 @@ class Distrust:
         is_write: bool,
         lanes: NDArray[np.bool_] | None,
     ) -> None:
-        """Lanes access global memory: nothing to add to what the executor checks."""
+        """Lanes access global memory; addresses are judged by the executor."""
+        if is_write:
+            self._global.store(instruction, group.first, addresses, size, lanes)
 
     def on_barrier(self, workgroup: Workgroup) -> None:
         """All live waves have met."""
@@ -122,6 +132,7 @@ class Distrust:
             )
         self._complete(0, workgroup.waves)
         self._races.barrier()
+        self._global.barrier()
 
     def on_end(self, group: Group, instruction: Instruction) -> None:
         """Waves end."""

@@ -99,7 +99,8 @@ def descriptor_from_bytes(data: bytes) -> tuple[Descriptor, int]:
         kernarg_bytes=kernarg,
         vgprs=((rsrc1 & 63) + 1) * 8,
         accum_offset=((rsrc3 & 63) + 1) * 4,
-        sgprs=((rsrc1 >> 6 & 15) // 2 + 1) * 16,
+        # Without the six that hold VCC, FLAT_SCRATCH and XNACK_MASK.
+        sgprs=((rsrc1 >> 6 & 15) // 2 + 1) * 16 - 6,
         user_sgprs=tuple(named),
         preload_dwords=preload & 127,
         preload_offset=preload >> 7,

@@ -6,24 +6,30 @@ import itertools
 import multiprocessing
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from typing import Any
 
 import numpy as np
 
 from asm_overrides.emulator.arithmetic import DEFAULT_MACHINE, Machine
 from asm_overrides.emulator.checks import Checks, Observer
+from asm_overrides.emulator.collection import paused_collection
 from asm_overrides.emulator.compile import Steps
 from asm_overrides.emulator.findings import Finding, FindingLog
 from asm_overrides.emulator.kernel import Kernel
 from asm_overrides.emulator.memory import GlobalMemory
 from asm_overrides.emulator.scheduler import DidNotFinishError, Flow, Scheduler
-from asm_overrides.emulator.semantics.environment import Environment
+from asm_overrides.emulator.semantics.environment import (
+    Environment,
+    UnsupportedInstructionError,
+)
 from asm_overrides.emulator.state import WAVE_SIZE, Workgroup
 
 ChecksFactory = Callable[[Kernel, FindingLog], Checks]
 WorkgroupId = tuple[int, int, int]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
@@ -76,6 +82,7 @@ def run(
     preload: bool = True,
     processes: int = 1,
     max_wave_instructions: int | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Execute a kernel.
 
@@ -93,6 +100,7 @@ def run(
         preload: False starts at the entry for firmware that preloads no arguments.
         processes: workgroups are dealt out to this many forked processes.
         max_wave_instructions: give a workgroup up after so many; then finished is False.
+        progress: called with (workgroups done, workgroups in all) whenever one is done.
     Raises:
         UnsupportedInstructionError: an instruction that cannot be executed was reached.
     """
@@ -124,9 +132,9 @@ def run(
     factory = _checks_factory(checks)
     try:
         if processes > 1 and len(chosen) > 1 and observer is None:
-            result = _run_forked(launch, chosen, memory, factory, machine, processes)
+            result = _run_forked(launch, chosen, memory, factory, machine, processes, progress)
         else:
-            result = _run_here(launch, chosen, memory, factory, machine, observer)
+            result = _run_here(launch, chosen, memory, factory, machine, observer, progress)
     finally:
         memory.free(kernarg_address)
         memory.free(dispatch_address)
@@ -149,17 +157,19 @@ def _run_here(
     factory: ChecksFactory | None,
     machine: Machine,
     observer: Observer | None,
+    progress: Progress | None,
 ) -> Result:
     log = FindingLog()
     environment = Environment(memory, log, observer=observer, machine=machine)
     if factory is not None:
-        environment.checks = factory(launch.kernel, log)
+        with paused_collection():
+            environment.checks = factory(launch.kernel, log)
     flow, steps = Flow(launch.kernel), Steps(launch.kernel.instructions, environment)
     scheduler = Scheduler(launch.kernel, flow, steps, environment, launch.seed, launch.limit)
     entry = launch.kernel.entry if launch.preload else launch.kernel.fallback_entry
     finished = True
-    with np.errstate(all="ignore"):
-        for place in chosen:
+    with np.errstate(all="ignore"), paused_collection():
+        for done, place in enumerate(chosen, start=1):
             log.workgroup = place
             try:
                 scheduler.run(_make_workgroup(launch, place), entry)
@@ -169,6 +179,8 @@ def _run_here(
                 log.add_finding(
                     Finding("did-not-finish", place, -1, last.text, last.line, str(error))
                 )
+            if progress is not None:
+                progress(done, len(chosen))
     return Result(list(log), scheduler.wave_instructions, 0.0, finished)
 
 
@@ -179,6 +191,7 @@ def _run_forked(
     factory: ChecksFactory | None,
     machine: Machine,
     processes: int,
+    progress: Progress | None,
 ) -> Result:
     """Deal workgroups out to forked processes; allocations are shared memory."""
     context = multiprocessing.get_context("fork")
@@ -195,27 +208,58 @@ def _run_forked(
     log = FindingLog()
     total = Result()
     failure: BaseException | None = None
-    for worker, receiver in workers:
-        try:
-            answer = receiver.recv()
-        except EOFError:
-            answer = RuntimeError("a process that ran workgroups ended without an answer")
-        worker.join()
+    for answer in _answers([receiver for _, receiver in workers], len(chosen), progress):
         if isinstance(answer, BaseException):
             failure = failure or answer
         else:
             log.extend(answer.findings)
             total.wave_instructions += answer.wave_instructions
             total.finished &= answer.finished
+    for worker, _ in workers:
+        worker.join()
     if failure is not None:
         raise failure
     total.findings = list(log)
     return total
 
 
-def _work(sender: Any, launch: _Launch, share: list[WorkgroupId], *shared: Any) -> None:
+def _answers(
+    receivers: list[Any], workgroups: int, progress: Progress | None
+) -> Iterator[Result | BaseException]:
+    """What each worker answers at its end; on the way, each None it sends is a workgroup done."""
+    done = 0
+    while receivers:
+        ready: list[Any] = connection.wait(receivers)
+        for receiver in ready:
+            try:
+                answer = receiver.recv()
+            except EOFError:
+                answer = RuntimeError("a process that ran workgroups ended without an answer")
+            if answer is not None:
+                receivers.remove(receiver)
+                yield answer
+                continue
+            done += 1
+            if progress is not None:
+                progress(done, workgroups)
+
+
+def _work(
+    sender: Any,
+    launch: _Launch,
+    share: list[WorkgroupId],
+    memory: GlobalMemory,
+    factory: ChecksFactory | None,
+    machine: Machine,
+) -> None:
     try:
-        sender.send(_run_here(launch, share, *shared, None))
+        sender.send(
+            _run_here(
+                launch, share, memory, factory, machine, None, lambda done, of: sender.send(None)
+            )
+        )
+    except UnsupportedInstructionError as error:
+        sender.send(error)
     except BaseException as error:
         sender.send(RuntimeError(f"{type(error).__name__}: {error}"))
     finally:

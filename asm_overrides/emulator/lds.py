@@ -14,10 +14,14 @@ MAXIMUM_BYTES = 160 * 1024
 class Lds:
     """LDS of one workgroup, read and written in dwords or bytes by arrays of addresses.
 
-    Addresses handed in lie inside: callers select lanes first (see `inside`).
+    Addresses handed in lie inside: callers select lanes first.
+
+    Attributes:
+        incoming: while a write is announced to the checks, the words (dwords, waves, 64) that it
+            brings (low bytes for small writes); two waves that write the same value do not race.
     """
 
-    __slots__ = ("bytes", "size", "words")
+    __slots__ = ("bytes", "incoming", "size", "words")
 
     def __init__(self, size: int) -> None:
         if not 0 <= size <= MAXIMUM_BYTES:
@@ -25,6 +29,7 @@ class Lds:
         self.size = size
         self.words = np.full((size + 19) // 4, POISON, np.uint32)
         self.bytes = self.words.view(np.uint8)
+        self.incoming: NDArray[np.uint32] | None = None
 
     def read(self, addresses: NDArray[np.int64], dwords: int) -> NDArray[np.uint32]:
         """(dwords, ...) words from byte addresses (...)."""

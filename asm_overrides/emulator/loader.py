@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asm_overrides.emulator import elf, metadata
+from asm_overrides.emulator.collection import paused_collection
 from asm_overrides.emulator.kernel import (
     SCALAR_INPUTS,
     Argument,
@@ -36,7 +37,8 @@ def load_text(text: str, name: str | None = None) -> Kernel:
         ParseError: the text is not gfx950 assembly.
         LoadError: no kernel, or several and no name.
     """
-    program = parse(text)
+    with paused_collection():
+        program = parse(text)
     directives = _amdhsa_directives(program)
     if not directives:
         raise LoadError("the text has no .amdhsa_kernel: kernels from assembler output have one")
@@ -72,7 +74,9 @@ def load_code_object(data: bytes, name: str | None = None, objdump: str | None =
     chosen = _choose(name, names)
     place = image.symbols[f"{chosen}.kd"]
     descriptor, offset = descriptor_from_bytes(image.read(place, 64))
-    program = parse(_disassemble(data, objdump or find_objdump()))
+    listing = _disassemble(data, objdump or find_objdump())
+    with paused_collection():
+        program = parse(listing)
     by_address = {
         instruction.address: index for index, instruction in enumerate(program.instructions)
     }

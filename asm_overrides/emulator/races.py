@@ -1,9 +1,12 @@
-"""Decides which LDS accesses of different waves nothing orders; does not know what they carry.
+"""Decides which memory accesses of different waves nothing orders; does not know what they carry.
 
 Time is counted in barriers. An access belongs to every epoch from its issue to the wait that covers
 it; two accesses of different waves to one place race if they share an epoch and one of them writes,
 whichever of them this run happened to execute first. An LDS-direct load is an agent of its own
 until its wave has waited for it, so that the wave's own reads race with it too.
+
+Of global memory only stores are watched: two waves must not write one byte, unless they belong to
+one workgroup and a barrier lies between.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class LdsRaces:
         self._read = np.full(places, -1, np.int32)
         self._read_by_many = np.full(places, -1, np.int32)
         self._undefined = np.ones(places, np.bool_)
+        self._value = np.zeros(places, np.uint32)
         self._epoch = 0
         self._direct: list[deque[Access]] = [deque() for _ in range(waves)]
         self._plain: list[deque[Access]] = [deque() for _ in range(waves)]
@@ -71,21 +75,31 @@ class LdsRaces:
         size: int,
         is_write: bool,
         lanes: NDArray[np.bool_] | None,
+        data: NDArray[np.uint32] | None = None,
     ) -> None:
-        """Lanes touch `size` bytes at byte addresses (waves, 64); lanes None means all."""
+        """Lanes touch `size` bytes at byte addresses (waves, 64); lanes None means all.
+
+        `data` is what a write brings, (dwords, waves, 64): rows that several waves hold are stored
+        by all of them, and writes of one value do not race with each other.
+        """
         current = self._current
         assert current is not None
-        places = self._places(addresses, size)
+        places = self._places(addresses, size, lanes)
         if lanes is None:
             by_wave = list(places)
         else:
             by_wave = [places[wave][lanes[wave]] for wave in range(len(places))]
         current.parts.append((is_write, by_wave))
+        values = None if data is None else self._values_by_place(data, size, places.shape[2])
         if not is_write:
             self._check_defined(current, by_wave)
         for wave, where in enumerate(by_wave, start=current.first):
             if where.size:
-                self._mark(current, wave, where, is_write)
+                row = wave - current.first
+                brought = None
+                if values is not None:
+                    brought = values[row] if lanes is None else values[row][lanes[row]]
+                self._mark(current, wave, where, is_write, brought)
         if is_write:
             for where in by_wave:
                 self._undefined[where] = False
@@ -111,13 +125,26 @@ class LdsRaces:
                         if where.size:
                             self._mark(access, wave, where, is_write)
 
-    def _places(self, addresses: NDArray[np.int64], size: int) -> Indices:
-        """(waves, 64, n) places that each lane touches."""
+    def _places(
+        self, addresses: NDArray[np.int64], size: int, lanes: NDArray[np.bool_] | None
+    ) -> Indices:
+        """(waves, 64, n) places that each lane touches; addresses of lanes off mean nothing."""
+        touched = addresses if lanes is None else addresses[lanes]
         first = addresses // self._unit
         count = (size + self._unit - 1) // self._unit
-        if self._unit > 1 and (addresses % self._unit).any():
+        if self._unit > 1 and (touched % self._unit).any():
             count += 1
         return first[..., None] + np.arange(count)
+
+    def _values_by_place(
+        self, data: NDArray[np.uint32], size: int, places: int
+    ) -> NDArray[np.uint32] | None:
+        """(waves, 64, places) of what a write brings; None if it straddles dwords."""
+        by_lane = np.moveaxis(data, 0, -1)
+        if self._unit == 1:
+            octets = np.ascontiguousarray(by_lane).view(np.uint8)[..., :size]
+            return octets.astype(np.uint32)
+        return by_lane if by_lane.shape[2] == places else None
 
     def _check_defined(self, access: Access, by_wave: list[Indices]) -> None:
         for wave, where in enumerate(by_wave, start=access.first):
@@ -136,12 +163,23 @@ class LdsRaces:
             return wave + _IN_FLIGHT
         return _ATOMIC if access.instruction.spec.access == "atomic" else wave
 
-    def _mark(self, access: Access, wave: int, where: Indices, is_write: bool) -> None:
+    def _mark(
+        self,
+        access: Access,
+        wave: int,
+        where: Indices,
+        is_write: bool,
+        brought: NDArray[np.uint32] | None = None,
+    ) -> None:
         """Note an access in this epoch; report what it races with."""
         now = self._epoch * _AGENTS
         agent = self._agent(access, wave)
         written = self._written[where]
         other_write = (written >= now) & (written != now + agent)
+        if brought is not None:
+            if other_write.any():
+                other_write &= self._value[where] != brought
+            self._value[where] = brought
         if other_write.any():
             self._report(access, wave, where, other_write, written, is_write, True)
         read = self._read[where]
@@ -214,3 +252,72 @@ class LdsRaces:
             f"{verb} LDS byte {place} with no barrier between it and {who} {other_verb}"
             + ("" if agent == wave + _IN_FLIGHT else " it"),
         )
+
+
+_REGION_BITS = 22
+
+
+class GlobalRaces:
+    """Watches the stores of all workgroups of a run (of one process)."""
+
+    def __init__(self, log: FindingLog) -> None:
+        self._log = log
+        self._regions: dict[int, NDArray[np.int64]] = {}
+        self._workgroup = 0
+        self._epoch = 0
+
+    def start(self) -> None:
+        """A workgroup begins."""
+        self._workgroup += 1
+        self._epoch = 0
+
+    def barrier(self) -> None:
+        """All waves of the workgroup meet."""
+        self._epoch += 1
+
+    def store(
+        self,
+        instruction: Instruction,
+        first: int,
+        addresses: NDArray[np.uint64],
+        size: int,
+        lanes: NDArray[np.bool_] | None,
+    ) -> None:
+        """Lanes of waves first.. write `size` bytes at global addresses (waves, 64)."""
+        if instruction.spec.access == "atomic":
+            return
+        for row in range(len(addresses)):
+            chosen = addresses[row] if lanes is None else addresses[row][lanes[row]]
+            places = (chosen.astype(np.int64)[:, None] + np.arange(size)).ravel()
+            for region in np.unique(places >> _REGION_BITS).tolist():
+                inside = places[places >> _REGION_BITS == region]
+                self._mark(instruction, first + row, region, inside)
+
+    def _mark(self, instruction: Instruction, wave: int, region: int, places: Indices) -> None:
+        size = 1 << _REGION_BITS
+        if region not in self._regions:
+            self._regions[region] = np.zeros(size, np.int64)
+        tags = self._regions[region]
+        where = places & (size - 1)
+        # workgroup from 1, then 16 bits of epoch and 5 of wave
+        own = self._workgroup << 21
+        tag = own | (self._epoch & 0xFFFF) << 5 | wave
+        before = tags[where]
+        racing = (before != 0) & (before != tag)
+        if racing.any():
+            same_group = before >> 21 == self._workgroup
+            ordered = same_group & ((before >> 5 != tag >> 5) | (before & 31 == wave))
+            racing &= ~ordered
+        if racing.any():
+            place = int(places[racing][0])
+            other = int(before[racing][0])
+            who = f"wave {other & 31}" + (
+                "" if other >> 21 == self._workgroup else " of another workgroup"
+            )
+            self._log.add(
+                "global-race",
+                wave,
+                instruction,
+                f"writes byte {place:#x}, which {who} writes too, and nothing orders the two",
+            )
+        tags[where] = tag

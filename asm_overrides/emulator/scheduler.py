@@ -92,11 +92,11 @@ def _control(instruction: Instruction, labels: dict[str, int]) -> Control | None
     if instruction.spec.port != "branch":
         return None
     target = instruction.operands[-1]
-    if not isinstance(target, Label) or target.name not in labels or target.offset:
-        raise UnsupportedInstructionError(instruction, "branches go to labels of the kernel only")
-    if opcode == "s_branch":
-        return Control("branch", labels[target.name])
-    return Control("branch", labels[target.name], _CONDITIONS[opcode])
+    condition = _CONDITIONS.get(opcode)
+    known = condition is not None or opcode == "s_branch"
+    if not known or not isinstance(target, Label) or target.name not in labels or target.offset:
+        return Control("unsupported")
+    return Control("branch", labels[target.name], condition)
 
 
 class Scheduler:
@@ -196,6 +196,8 @@ class Scheduler:
             if checks is not None:
                 checks.on_end(group, instruction)
             group.done = True
+        elif control.kind == "unsupported":
+            raise UnsupportedInstructionError(instruction, "branches go to labels only")
         elif control.condition is None:
             group.pc = control.target
         else:

@@ -140,6 +140,7 @@ def parse_instruction(
     opcode, encoding = _split_suffix(mnemonic)
     try:
         spec = lookup(opcode)
+        opcode = spec.opcode
         pieces, modifiers = _split_operands(rest.strip())
         operands = _parse_operands(opcode, pieces, symbols or {})
         operands = _normalise(opcode, operands, modifiers)
@@ -288,7 +289,7 @@ def _parse_operand(text: str, symbols: dict[str, int]) -> Operand:
     register = _parse_register(text)
     if register is not None:
         return register
-    if text in _SYMBOLIC:
+    if text in _SYMBOLIC or text.startswith(("sendmsg(", "gpr_idx(")):
         return Symbolic(text)
     match = _HWREG.match(text)
     if match:

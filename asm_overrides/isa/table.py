@@ -75,6 +75,7 @@ class OpSpec:
         bytes: bytes a lane moves to or from memory (for read2/write2: one element).
         source_type: element type of sources, deciding the bits of constants: f16, bf16, f32, ...
         matrix: shape of matrix instructions.
+        rare: here to be read and checked; the emulator executes few of these.
     """
 
     opcode: str
@@ -90,6 +91,7 @@ class OpSpec:
     bytes: int = 0
     source_type: str = "b32"
     matrix: MatrixShape | None = None
+    rare: bool = False
 
     def constant_kind(self, role: Role) -> str:
         """Kind of constant (see Constant.bits) that stands in a source of `role`."""
@@ -137,6 +139,7 @@ def declare(
     counters: tuple[str, ...] = (),
     access: str = "",
     bytes_per_lane: int = 0,
+    rare: bool = False,
 ) -> None:
     """Enter opcodes that share roles and properties.
 
@@ -163,6 +166,7 @@ def declare(
                     access=access,
                     bytes=bytes_per_lane,
                     source_type=kind,
+                    rare=rare,
                 )
             )
 
@@ -191,12 +195,29 @@ def _expand(pattern: str) -> list[str]:
 
 
 def lookup(opcode: str) -> OpSpec:
-    """Entry of an opcode without encoding suffix; UnknownOpcodeError names what is missing."""
+    """Entry of an opcode without encoding suffix; UnknownOpcodeError names what is missing.
+
+    Older spellings of matrix opcodes (v_mfma_f32_32x32x8f16) give the entry of the newer one.
+    """
     _load()
-    try:
-        return _ENTRIES[opcode]
-    except KeyError:
-        raise UnknownOpcodeError(f"unknown opcode {opcode!r}: the gfx950 table has none") from None
+    entry = _ENTRIES.get(opcode) or _older_matrix_spelling(opcode)
+    if entry is None:
+        raise UnknownOpcodeError(f"unknown opcode {opcode!r}: the gfx950 table has none")
+    return entry
+
+
+_OLDER_MATRIX = re.compile(r"(v_mfma_[fi]\d+_\d+x\d+x\d+)_?(bf16|f16|f32|f64|i8)(?:_1k)?$")
+
+
+def _older_matrix_spelling(opcode: str) -> OpSpec | None:
+    match = _OLDER_MATRIX.match(opcode)
+    if match is None:
+        return None
+    for blocks in ("", "_2b", "_4b", "_16b"):
+        entry = _ENTRIES.get(f"{match[1]}{blocks}_{match[2]}")
+        if entry is not None:
+            return entry
+    return None
 
 
 def opcodes() -> tuple[str, ...]:
@@ -211,6 +232,7 @@ def _load() -> None:
         from asm_overrides.isa import (  # noqa: F401
             opcodes_matrix,
             opcodes_memory,
+            opcodes_rare,
             opcodes_scalar,
             opcodes_vector,
         )

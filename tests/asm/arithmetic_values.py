@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, settings
 
 from asm_overrides.emulator.arithmetic import DEFAULT_MACHINE, Machine, Mode, bind_valu
 
@@ -17,9 +18,19 @@ FP16_OVERFLOW = 1 << 23
 MODE = Mode.from_bits(MODE_BITS)
 
 
-def u32(values: Any) -> np.ndarray:
-    """Integers (or one row of them) as a (1, n) operand, modulo 2**32."""
-    return np.array([int(value) & 0xFFFFFFFF for value in np.ravel(values)], np.uint32)[None]
+def examples(count: int) -> settings:
+    """The same examples every run, on however busy a machine."""
+    return settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+def u32(values: Iterable[int]) -> np.ndarray:
+    """Integers as a (1, n) operand, modulo 2**32."""
+    return np.array([int(value) & 0xFFFFFFFF for value in values], np.uint32)[None]
 
 
 def f32(values: Any) -> np.ndarray:
@@ -29,14 +40,15 @@ def f32(values: Any) -> np.ndarray:
 
 def f16(low: Any, high: Any = 0.0) -> np.ndarray:
     """fp16 numbers in the low and the high half."""
-    halves = np.broadcast_arrays(np.asarray(low, np.float16), np.asarray(high, np.float16))
+    with np.errstate(over="ignore"):
+        halves = np.broadcast_arrays(np.asarray(low, np.float16), np.asarray(high, np.float16))
     bits = [half.reshape(1, -1).view(np.uint16).astype(np.uint32) for half in halves]
     return bits[0] | bits[1] << 16
 
 
-def pairs(values: Any) -> np.ndarray:
+def pairs(values: Iterable[int]) -> np.ndarray:
     """64-bit patterns as a (2, 1, n) operand."""
-    bits = [int(value) & (1 << 64) - 1 for value in np.ravel(values)]
+    bits = [int(value) & (1 << 64) - 1 for value in values]
     return np.array([[b & 0xFFFFFFFF for b in bits], [b >> 32 for b in bits]], np.uint32)[:, None]
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asm_overrides.emulator.arithmetic import Machine, Mode, UnsupportedArithmetic, bind_valu
@@ -15,6 +15,7 @@ from tests.asm.arithmetic_values import (
     FLUSH_F32_BITS,
     MODE,
     call,
+    examples,
     f32,
     floats,
     ints,
@@ -42,7 +43,7 @@ def assert_rounds_once(a: float, b: float, c: float) -> None:
 
 
 @given(a=numbers, b=numbers, c=numbers)
-@settings(max_examples=300, deadline=None)
+@examples(80)
 def test_fma_rounds_once(a: float, b: float, c: float) -> None:
     assert_rounds_once(a, b, c)
 
@@ -54,7 +55,7 @@ def test_fma_rounds_once(a: float, b: float, c: float) -> None:
     sign=st.sampled_from([-1, 1]),
     scale=st.sampled_from([0, -100, -149, -200, 60]),
 )
-@settings(max_examples=400, deadline=None)
+@examples(250)
 def test_fma_rounds_once_near_ties(a: int, b: int, shift: int, sign: int, scale: int) -> None:
     """A small addend next to a product that may lie halfway between two fp32 numbers."""
     x = np.ldexp(np.float32(a), scale // 2)
@@ -76,6 +77,15 @@ def test_fma_of_a_tie_that_float64_cannot_see() -> None:
         floats(call("v_fma_f32", f32([a]), f32([a]), f32([t])))[0] for t in (2.0**-80, -(2.0**-80))
     )
     assert up > down
+
+
+@pytest.mark.parametrize("addend", [2.0**-127 + 2.0**-149, 2.0**-126 - 2.0**-149])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_fma_of_a_denormal_tie_that_float64_cannot_see(addend: float, sign: int) -> None:
+    """2^-150 (1 - 2^-46) added to an odd denormal lies just below halfway to the next one."""
+    a, b = (1 + 2.0**-23) * 2.0**-75, (1 - 2.0**-23) * 2.0**-75
+    got = floats(call("v_fma_f32", f32([sign * a]), f32([b]), f32([sign * addend])))[0]
+    assert got == sign * np.float32(addend)
 
 
 def test_fma_keeps_denormals_exact_and_flushes_them_when_told() -> None:
@@ -120,7 +130,7 @@ def test_signalling_nan_loses_outside_ieee_mode() -> None:
 
 
 @given(x=st.lists(st.floats(width=32), min_size=3, max_size=3))
-@settings(max_examples=150, deadline=None)
+@examples(80)
 def test_three_operand_selections_follow_the_manual(x: list[float]) -> None:
     a, b, c = (f32([value]) for value in x)
     biggest = call("v_max_f32", call("v_max_f32", a, b), c)
@@ -137,7 +147,7 @@ def test_three_operand_selections_follow_the_manual(x: list[float]) -> None:
 
 
 @given(value=numbers, exponent=st.integers(-320, 320))
-@settings(max_examples=150, deadline=None)
+@examples(80)
 def test_ldexp_rounds_once(value: float, exponent: int) -> None:
     exact = Fraction(value) * Fraction(2) ** exponent
     got = floats(call("v_ldexp_f32", f32([value]), u32([exponent])))[0]
@@ -145,7 +155,7 @@ def test_ldexp_rounds_once(value: float, exponent: int) -> None:
 
 
 @given(value=numbers.filter(lambda x: x != 0))
-@settings(max_examples=100, deadline=None)
+@examples(60)
 def test_frexp_splits_exactly(value: float) -> None:
     mantissa = floats(call("v_frexp_mant_f32", f32([value])))[0]
     exponent = int(call("v_frexp_exp_i32_f32", f32([value])).view(np.int32)[0, 0])
@@ -261,11 +271,35 @@ def test_the_division_sequence_in_special_cases() -> None:
         np.testing.assert_array_equal(divide(n, d), n / d)
 
 
-def test_division_is_scaled_at_both_ends_only() -> None:
-    value, post = call("v_div_scale_f32", f32([3]), f32([7]), f32([3]))
-    assert floats(value)[0] == 3 and not post.any()
-    value, post = call("v_div_scale_f32", f32([2.0**-130]), f32([2.0**-130]), f32([1]))
-    assert floats(value)[0] == 2.0**-66 and post.all()
+# Powers of two of denominator and numerator; by which power each is scaled; post-scaling.
+SCALING = [
+    (0, 95, 0, 0, False),
+    (0, 96, 64, 0, True),  # close to the largest number
+    (-130, -40, 64, 64, False),  # a denormal denominator
+    (127, 0, -64, 0, True),  # reciprocal and quotient both denormal
+    (127, 10, -64, -64, False),  # only the reciprocal
+    (126, 10, 0, 0, False),
+    (102, -24, 0, 0, False),
+    (103, -24, 0, 64, True),  # only the quotient
+    (-100, -104, 64, 64, False),  # a tiny numerator
+    (-100, -103, 0, 0, False),
+]
+
+
+@pytest.mark.parametrize(("d", "n", "scale_d", "scale_n", "post_scale"), SCALING)
+def test_division_is_scaled_where_the_manual_says(
+    d: int, n: int, scale_d: int, scale_n: int, post_scale: bool
+) -> None:
+    denominator, numerator = f32([2.0**d]), f32([-(2.0**n)])
+    for scaled, power in ((denominator, scale_d), (numerator, scale_n)):
+        value, post = call("v_div_scale_f32", scaled, denominator, numerator)
+        assert floats(value)[0] == floats(scaled)[0] * 2.0**power
+        assert bool(post[0, 0]) == post_scale
+
+
+def test_division_by_zero_is_not_scaled() -> None:
+    value, post = call("v_div_scale_f32", f32([0]), f32([0]), f32([1]))
+    assert np.isnan(floats(value)[0]) and not post.any()
 
 
 def test_packed_fp32_chooses_words_and_signs() -> None:
@@ -275,6 +309,10 @@ def test_packed_fp32_chooses_words_and_signs() -> None:
     assert list(floats(call("v_pk_mul_f32", a, b, op_sel_hi=(1, 0)))) == [10, 20]
     assert list(floats(call("v_pk_mul_f32", a, b, op_sel=(1, 0), op_sel_hi=(0, 1)))) == [20, 100]
     assert list(floats(call("v_pk_add_f32", a, b, neg_lo=(1, 0), neg_hi=(0, 1)))) == [9, -98]
+    assert list(floats(call("v_pk_add_f32", a, b, neg_lo=(1, 0), neg_hi=(0, 1), clamp=True))) == [
+        1,
+        0,
+    ]
     c = np.stack([f32([0.5]), f32([0.25])])
     assert list(floats(call("v_pk_fma_f32", a, b, c, op_sel_hi=(1, 1, 0)))) == [10.5, 200.5]
     assert list(floats(call("v_pk_mov_b32", a, b, op_sel=(1, 0)))) == [2, 10]

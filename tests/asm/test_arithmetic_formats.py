@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asm_overrides.emulator.arithmetic import formats
-from tests.asm.arithmetic_values import nearest_even
+from tests.asm.arithmetic_values import examples, nearest_even
 
 EIGHT_BIT = {
     "fp8": (formats.FP8, formats.FP8_VALUES, torch.float8_e4m3fn),
@@ -94,7 +94,7 @@ def test_overflow_may_be_decided_before_rounding() -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 @given(value=st.floats(-40, 40, width=32))
-@settings(max_examples=150, deadline=None)
+@examples(80)
 def test_encoding_small_formats_finds_the_nearest_number(name: str, value: float) -> None:
     form, table = SMALL[name]
     positive = [(Fraction(number), code) for code, number in enumerate(table[: form.largest + 1])]
@@ -105,7 +105,7 @@ def test_encoding_small_formats_finds_the_nearest_number(name: str, value: float
 
 
 @given(values=st.lists(singles, min_size=1, max_size=32))
-@settings(max_examples=100, deadline=None)
+@examples(60)
 def test_bf16_and_fp16_agree_with_torch(values: list[float]) -> None:
     x = np.array(values, np.float32)
     bf16 = torch.from_numpy(x).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)

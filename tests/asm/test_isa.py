@@ -85,6 +85,19 @@ global_atomic_add_f32 v[2:3], v1, off
 global_atomic_add v0, v[2:3], v1, off sc0
 scratch_load_dwordx4 v[116:119], off, off offset:348
 scratch_store_dword off, v104, off offset:112
+v_mfma_f32_32x32x8f16 a[0:15], v[0:1], v[2:3], a[0:15]
+v_mfma_f32_32x32x4f16 a[0:31], v[0:1], v[2:3], a[0:31]
+v_mfma_i32_4x4x4i8 a[0:3], v0, v1, a[0:3]
+v_cvt_scalef32_2xpk16_fp6_f32 v[0:5], v[6:21], v[22:37], v38
+v_cvt_scalef32_sr_pk32_bf6_f32 v[0:5], v[6:37], v38, v39
+v_mqsad_u32_u8 v[0:3], v[4:5], v6, v[8:11]
+ds_cmpst_rtn_b64 v[0:1], v2, v[4:5], v[6:7]
+ds_add_rtn_f64 v[0:1], v2, v[4:5]
+buffer_load_format_d16_xyz v[0:1], v4, s[0:3], 0 offen
+buffer_atomic_inc v0, v1, s[0:3], 0 offen
+s_atomic_cmpswap_x2 s[0:3], s[4:5], 0x0
+s_set_gpr_idx_on s0, gpr_idx(SRC0)
+s_sendmsg sendmsg(MSG_INTERRUPT)
 s_endpgm
 """
 

@@ -79,7 +79,7 @@ def check(
         x, softmax_scale=softmax_scale, causal=causal, p_mode=p_mode, block_scale=block_scale
     )
     check_output(out, ref[0], low[0], is_fp8=is_fp8)
-    check_lse(lse, ref[1], low[1], x.q.dtype)
+    check_lse(lse, ref[1], low[1], x, softmax_scale)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

@@ -79,7 +79,7 @@ def test_missing_file_and_wrong_content_are_named(tmp_path: Path) -> None:
     with pytest.raises(ActivationsError, match="no such file"):
         activations.load(tmp_path / "absent.npz")
     (tmp_path / "text.npz").write_text("not a zip")
-    with pytest.raises(ActivationsError, match="is not an .npz file"):
+    with pytest.raises(ActivationsError, match=r"is not an \.npz file"):
         activations.load(tmp_path / "text.npz")
     np.savez(tmp_path / "lacking.npz", q=np.zeros((1, 2, 128), np.uint16))
     with pytest.raises(ActivationsError, match="lacks k, v, scale"):

@@ -33,9 +33,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("zyfa_triton.ops",),
     ("zyfa_triton.interface",),
     ("zyfa_triton",),
-    ("zyfa_triton.testing", "zyfa_triton.measure"),
+    ("zyfa_triton.testing", "zyfa_triton.measure", "zyfa_triton.offline", "zyfa_triton.prototype"),
     ("zyfa_triton.demo",),
-    ("zyfa_triton.cli",),
+    ("zyfa_triton.cli", "zyfa_triton.tuning.__main__"),
     ("zyfa_triton.__main__",),
 )
 FORBIDDEN_BELOW = ("torch", "triton", "zyfa_triton")

@@ -1,4 +1,4 @@
-"""Where a call runs as gfx950 machine code on the CPU: Triton compiles it, the emulator executes it.
+"""Where a call runs as gfx950 machine code on the CPU: Triton compiles, the emulator executes.
 
 It chooses no configuration (`tuning`) and knows no instruction (`asm_overrides.emulator`). A
 finding of the emulator is an error here: a result that hardware might not give is none.
@@ -7,14 +7,16 @@ finding of the emulator is an error here: a result that hardware might not give 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from asm_overrides.emulator.checks import Observer
 from asm_overrides.emulator.findings import Finding
+from asm_overrides.emulator.launch import Progress, Result
 from asm_overrides.emulator.launch import run as run_kernel
 from asm_overrides.emulator.loader import load_text
 from asm_overrides.emulator.memory import GlobalMemory
@@ -119,6 +121,7 @@ def emulate(
     checks: bool = True,
     capture: bool = False,
     processes: int | None = None,
+    progress: Progress | None = None,
 ) -> Emulation:
     """Compiles for the arguments and executes the machine code.
 
@@ -130,13 +133,49 @@ def emulate(
         checks: whether the emulator distrusts the code. capture: record P's codes (FP8 only; one
             process; V's rows must differ within each head).
         processes: how many share the workgroups; default the cores, at most 2.
+        progress: called with (workgroups done, workgroups in all) whenever one is done.
     """
     chosen = dict(config or tuning.resolve(tuning.key_of(problem, TARGET)))
     compiled = compile_attention(arguments, kernel_constants(problem, arguments), chosen)
+    observer = None
+    if capture:
+        observer = ProbabilityCapture(problem, arguments["v_ptr"], chosen["BLOCK_M"])
+    result = execute(
+        compiled,
+        arguments,
+        launch_grid(problem)(chosen),
+        outputs=frozenset(("o_ptr", "lse_ptr")),
+        seed=seed,
+        checks=checks,
+        observer=observer,
+        processes=processes,
+        progress=progress,
+    )
+    codes = observer.codes if observer is not None else None
+    return Emulation(compiled, result.findings, result.wave_instructions, result.seconds, codes)
+
+
+def execute(
+    compiled: CompiledKernel,
+    arguments: Mapping[str, Any],
+    grid: Sequence[int],
+    *,
+    outputs: Collection[str],
+    seed: int | None = None,
+    checks: bool = True,
+    observer: Observer | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Executes compiled code for the arguments that it was compiled for.
+
+    outputs: names of the tensors that it may write, which are written in place; a store to another
+    tensor is a finding. Others as in `emulate`.
+    """
     kernel = load_text(compiled.amdgcn)
     memory = GlobalMemory()
     placed = {
-        name: _Placed(memory, name, value, writable=name in ("o_ptr", "lse_ptr"))
+        name: _Placed(memory, name, value, writable=name in outputs)
         for name, value in arguments.items()
         if isinstance(value, torch.Tensor)
     }
@@ -144,12 +183,9 @@ def emulate(
         placed[name].address if name in placed else arguments[name]
         for name in compiled.signature.run_time_names
     ]
-    observer = None
-    if capture:
-        observer = ProbabilityCapture(problem, arguments["v_ptr"], chosen["BLOCK_M"])
     result = run_kernel(
         kernel,
-        grid=launch_grid(problem)(chosen),
+        grid=grid,
         kernarg=kernel.pack(values),
         memory=memory,
         num_waves=compiled.num_warps,
@@ -158,11 +194,11 @@ def emulate(
         checks=checks,
         observer=observer,
         processes=processes or min(_MOST_PROCESSES, os.cpu_count() or 1),
+        progress=progress,
     )
     for each in placed.values():
         each.write_back(memory)
-    codes = observer.codes if observer is not None else None
-    return Emulation(compiled, result.findings, result.wave_instructions, result.seconds, codes)
+    return result
 
 
 class _Placed:

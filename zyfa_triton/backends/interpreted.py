@@ -53,7 +53,7 @@ def attention(
     )
     arguments |= attention_launch.kernel_constants(problem, arguments)
     blocks = {name: config[name] for name in ("BLOCK_M", "BLOCK_N")}
-    with _rounding_to_nearest():
+    with _repaired_interpreter():
         attention_forward[attention_launch.launch_grid(problem)](**arguments, **blocks)
 
 
@@ -72,17 +72,18 @@ def add_mean_to_lse(
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
-    with _rounding_to_nearest():
+    with _repaired_interpreter():
         kernel[grid](**arguments)
 
 
 @contextmanager
-def _rounding_to_nearest() -> Iterator[None]:
-    """Conversions from float32 to e4m3 and bfloat16 as devices do them: to nearest even,
-    saturating.
+def _repaired_interpreter() -> Iterator[None]:
+    """Makes the interpreter convert as devices do, and work with every supported NumPy.
 
     The interpreter of Triton 3.6 to 3.9 rounds halves up, loses the carry into the exponent and
-    rounds subnormals down on the way to e4m3, and cuts off on the way to bfloat16.
+    rounds subnormals down from float32 to e4m3, and cuts off from float32 to bfloat16; here both
+    go to nearest even, e4m3 saturating. That of 3.6 turns arrays of one element into integers in a
+    way that NumPy 2.4 refuses.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -97,11 +98,19 @@ def _rounding_to_nearest() -> Iterator[None]:
             return tensor.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
         return tensor.clamp(-448.0, 448.0).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
 
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch_with_index(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
     interpreter._convert_float = nearest
+    interpreter._patch_lang_tensor = patch_with_index
     try:
         yield
     finally:
         interpreter._convert_float = convert
+        interpreter._patch_lang_tensor = patch_tensor
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ on the first call and kept. It computes nothing itself (`interpreted`).
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pickle
 import subprocess
@@ -18,7 +19,6 @@ from typing import IO, Any
 
 import torch
 
-import zyfa_triton
 from zyfa_triton import env
 from zyfa_triton.backends import BackendUnavailableError, Unavailable
 from zyfa_triton.backends.device import triton_complaint
@@ -158,7 +158,7 @@ class _Worker:
                 error, results = receive(process.stdout)
             except (EOFError, OSError) as lost:
                 status = process.wait()
-                self._process = None
+                self._forget()
                 raise InterpreterError(
                     f"the interpreting process ended with status {status} in {function}"
                 ) from lost
@@ -175,7 +175,8 @@ class _Worker:
             or self._owner != os.getpid()  # a fork: the pipes belong to the parent
             or self._process.poll() is not None
         ):
-            root = str(Path(zyfa_triton.__file__).parent.parent)
+            self._forget()
+            root = str(Path(__file__).resolve().parents[2])
             paths = [root, *filter(None, [env.read("PYTHONPATH")])]
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _WORKER],
@@ -186,14 +187,21 @@ class _Worker:
                 ),
             )
             self._owner = os.getpid()
-            atexit.register(self.close)
         return self._process
 
-    def close(self) -> None:
-        """Ends the child, which stops reading when its input is closed."""
+    def _forget(self) -> None:
+        """Closes this side of the pipes; a child that lives stops when its input is closed."""
         process, self._process = self._process, None
-        if process is not None and self._owner == os.getpid() and process.stdin is not None:
-            process.stdin.close()
+        for pipe in (process.stdin, process.stdout) if process is not None else ():
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # unsent data for a child that is gone
+                    pipe.close()
+
+    def close(self) -> None:
+        """Ends the child."""
+        process = self._process
+        self._forget()
+        if process is not None and self._owner == os.getpid():
             try:
                 process.wait(timeout=5)
             except subprocess.TimeoutExpired:
@@ -207,3 +215,4 @@ def _has_scaled_dot() -> bool:
 
 
 _worker = _Worker()
+atexit.register(_worker.close)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zyfa_triton.cli import options
-from zyfa_triton.cli.output import CommandError, percent, table, write_json
+from zyfa_triton.cli.output import CommandError, percent, progress_bar, table, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
     from zyfa_triton import activations, demo
     from zyfa_triton.activations import ActivationsError
     from zyfa_triton.cli.run import is_good
@@ -44,10 +42,9 @@ def run(args: argparse.Namespace) -> int:
     except ActivationsError as error:
         raise CommandError(str(error)) from None
     shown = []
-    with tqdm(demo.VARIANTS, unit="kernel", leave=False, disable=None) as bar:
-        for variant in bar:
-            bar.set_description(variant.name)
-            shown.append(demo.show(variant, sample))
+    for variant in demo.VARIANTS:
+        with progress_bar(variant.name) as progress:
+            shown.append(demo.show(variant, sample, progress))
     row = shown[0].measurement.row
     print(
         f"{row.inputs}: {row.nheads} heads, {row.seqlen} tokens, causal; "

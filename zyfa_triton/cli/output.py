@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 
 class CommandError(Exception):
@@ -67,6 +70,18 @@ def _strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+@contextmanager
+def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal's stderr, moved by calls with (done, in all), gone at the end."""
+    with tqdm(desc=description, leave=False, disable=None) as bar:
+
+        def move(done: int, of: int) -> None:
+            bar.total = of
+            bar.update(done - bar.n)
+
+        yield move
 
 
 def percent(value: float | None) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zyfa_triton.cli import options
-from zyfa_triton.cli.output import CommandError, percent, table, write_json
+from zyfa_triton.cli.output import CommandError, percent, progress_bar, table, write_json
 
 if TYPE_CHECKING:
     from zyfa_triton.activations import Activations
@@ -56,20 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     import torch
-    from tqdm import tqdm
 
     from zyfa_triton import BackendUnavailableError
     from zyfa_triton.measure import Inputs, measure
 
     inputs = _inputs(args)
-    combinations = _combinations(args)
     rows: list[Row] = []
-    with tqdm(total=len(combinations), unit="run", leave=False, disable=None) as bar:
-        for dtype, p_mode, backend in combinations:
-            bar.set_description(f"{dtype} {p_mode} on {backend}")
-            chosen = _default_backend(backend)
-            device = "cuda" if chosen == "device" and torch.cuda.is_available() else "cpu"
-            try:
+    for dtype, p_mode, backend in _combinations(args):
+        chosen = _default_backend(backend)
+        device = "cuda" if chosen == "device" and torch.cuda.is_available() else "cpu"
+        try:
+            with progress_bar(f"{dtype} {p_mode} on {chosen}") as progress:
                 measured = measure(
                     Inputs.of(inputs.to(device), dtype),
                     causal=args.causal,
@@ -77,11 +74,11 @@ def run(args: argparse.Namespace) -> int:
                     block_scale=options.block_scale(args),
                     kernel=args.kernel,
                     backend=chosen,
+                    progress=progress,
                 )
-            except (ValueError, BackendUnavailableError) as error:
-                raise CommandError(str(error)) from None
-            rows.append(measured.row)
-            bar.update()
+        except (ValueError, BackendUnavailableError) as error:
+            raise CommandError(str(error)) from None
+        rows.append(measured.row)
     print(f"{inputs.name}: {inputs.seqlen} tokens, {inputs.nheads} heads, errors x1e-2\n")
     print(readable(rows))
     write_json(args.json, [row.as_json() for row in rows])

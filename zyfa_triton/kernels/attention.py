@@ -36,8 +36,9 @@ HEAD_DIM_FIRST = tl.constexpr(128)  # 192 is no power of two: loaded as 128 + 64
 
 @triton.jit
 def _offset(index, stride, INDEX_64: tl.constexpr):
+    """Elements from the first row; 64-bit where the tile's last row may lie beyond 2^31."""
     if INDEX_64:
-        return index.to(tl.int64) * stride
+        index = index.to(tl.int64)
     return index * stride
 
 
@@ -48,7 +49,7 @@ def _load_keys(
 ):  # fmt: skip
     """Rows start_n.. of K or V, WIDTH columns from FIRST: (BLOCK_N, WIDTH), or its transpose."""
     offs_n = tl.arange(0, BLOCK_N)
-    offs_d = FIRST + tl.arange(0, WIDTH)
+    offs_d = tl.arange(0, WIDTH) + FIRST
     ptr += tl.cast(start_n, tl.int64) * stride
     if IS_TRANSPOSED:
         ptrs = ptr + (_offset(offs_n, stride, INDEX_64)[None, :] + offs_d[:, None])
@@ -66,7 +67,7 @@ def _load_queries(
     ptr, offs_m, stride, seqlen_q, FIRST: tl.constexpr, WIDTH: tl.constexpr, INDEX_64: tl.constexpr
 ):  # fmt: skip
     ptrs = ptr + (
-        _offset(offs_m, stride, INDEX_64)[:, None] + (FIRST + tl.arange(0, WIDTH))[None, :]
+        _offset(offs_m, stride, INDEX_64)[:, None] + (tl.arange(0, WIDTH) + FIRST)[None, :]
     )
     return tl.load(ptrs, mask=offs_m[:, None] < seqlen_q, other=0.0)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from zyfa_triton import quantize as order
-
 Launch = Callable[[Any, tuple[int, ...], Mapping[str, Any]], None]
+ROWS = 64  # rows of a tile, whose sums are added in halves; `zyfa_triton.quantize` has the order
+CHUNK = 1024  # rows of the sequence that one program sums
 _NUM_WARPS = 4
 _LSE_ROWS = 64
 
@@ -31,7 +31,7 @@ def quantize(
     from zyfa_triton.kernels import quantize as kernels
 
     batch, seqlen, nheads, headdim = x.shape
-    chunks = -(-seqlen // order.CHUNK)
+    chunks = -(-seqlen // CHUNK)
     grid = (chunks * nheads * batch,)
     shape = {
         "stride_b": x.stride(0),
@@ -41,8 +41,8 @@ def quantize(
         "seqlen": seqlen,
         "headdim": headdim,
         "chunks": chunks,
-        "CHUNK": order.CHUNK,
-        "ROWS": order.ROWS,
+        "CHUNK": CHUNK,
+        "ROWS": ROWS,
         "WIDTH": _width(headdim),
         "num_warps": _NUM_WARPS,
     }

@@ -23,6 +23,7 @@ Seen = list[Config]
 class _Files:
     """What was read, kept for the process: a call must not wait for a disk."""
 
+    written: Path | None = None  # where results go, if not to ZYFA_TUNING_FILE
     user_path: Path | None = None
     user: store.Entries = field(default_factory=dict)
     shipped: store.Entries | None = None
@@ -41,6 +42,16 @@ def observed(*, force: bool = False) -> Iterator[Seen]:
         yield seen
     finally:
         _watchers.reset(token)
+
+
+def user_file() -> Path:
+    """The file whose entries precede the shipped ones and to which tuning writes."""
+    return _files.written or env.tuning_file()
+
+
+def write_to(path: Path) -> None:
+    """Makes another file than ZYFA_TUNING_FILE the user's, for this process."""
+    _files.written = path
 
 
 def chosen(key: TuningKey) -> Config | None:
@@ -73,8 +84,7 @@ def requested(
     forced = watcher is not None and watcher[1]
     if may_measure and (forced or (env.tune() and chosen(key) is None)):
         config, origin = measure()
-        path = env.tuning_file()
-        store.save(path, key, config, origin)
+        store.save(user_file(), key, config, origin)
         _files.user_path = None  # read it again
     else:
         config = resolve(key)
@@ -88,7 +98,7 @@ def _distance(bucket: int, wanted: int) -> tuple[float, int]:
 
 
 def _user_entries() -> store.Entries:
-    path = env.tuning_file()
+    path = user_file()
     if path != _files.user_path:
         _files.user = store.load(path)
         _files.user_path = path

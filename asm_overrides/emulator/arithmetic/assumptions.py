@@ -2,6 +2,21 @@
 
 Each field is a question about the machine.  Its comment says what is assumed, why, and which
 experiment on a card settles it.
+
+Readings of the manual that have no switch, because another reading gives wrong quotients or
+contradicts a shipping compiler:
+
+- v_div_fmas_f32 multiplies by 2**64 or 2**-64, by the size of the quotient (the manual: 2**32).
+- v_div_scale_f32 scales a denominator whose reciprocal and quotient are denormal by 2**-64 (the
+  manual: 2**64), and 1/S1 and S2/S1 are judged as fp32 denormals.
+- v_div_fixup_f32 overflows where the quotient's exponent is 255 (the manual: the denominator's).
+- v_cvt_scalef32_* to a small format divide by the scale, from one they multiply.
+- FP16_OVFL turns an overflowing fp32 or int32 matrix result into the largest number.
+- 16-bit, bf8 and widely scaled matrix products are added in float64, whose 53 bits are more than
+  any adder of the machine; fp8, fp6 and fp4 sums are exact while scales are no more than 10 apart.
+
+Settled by: a division of each kind of operands (all of IEEE division is a test here), and one
+instruction each with the values named.
 """
 
 from __future__ import annotations
@@ -70,12 +85,6 @@ class Machine:
     False writes zeros there.  Settled by: one instruction with a filled destination.
     """
 
-    cvt_scalef32_fp8_keeps_other_half: bool = True
-    """Packed conversions to fp8 and bf8 preserve the half of the destination not selected.
-
-    LLVM ties the old destination to the instruction, which says that it is preserved.
-    Settled by: one instruction with a filled destination.
-    """
     short_results_keep_high_half: bool = False
     """16-bit results of opcodes for which neither manual nor LLVM says what the high half becomes.
 

@@ -28,6 +28,7 @@ Function = Callable[..., Any]
 Factory = Callable[[Machine, Modifiers], Function]
 Read = Callable[[Mode, Words], Array]
 Write = Callable[[Mode, Array, Words | None], Words]
+Evaluate = Callable[[Mode, tuple[Words, ...], Words | None], Any]
 
 _DTYPES: dict[str, type[np.generic]] = {
     "b32": np.uint32,
@@ -92,7 +93,7 @@ class BoundOperation:
     results: tuple[str, ...]
     sources: tuple[str, ...]
     needs_old: bool
-    evaluate: Callable[[Mode, tuple[Words, ...], Words | None], Any]
+    evaluate: Evaluate
 
     def __call__(self, mode: Mode, *sources: Words, old: Words | None = None) -> Any:
         return self.evaluate(mode, sources, old)
@@ -115,7 +116,7 @@ def bind(operation: Operation, modifiers: Modifiers, machine: Machine) -> BoundO
     write_one = writes[0][0]
     several = tuple(write for write, _ in writes) if len(writes) > 1 else ()
 
-    def evaluate(mode: Mode, sources: tuple[Words, ...], old: Words | None) -> Any:
+    def general(mode: Mode, sources: tuple[Words, ...], old: Words | None) -> Any:
         typed: list[Array] = [
             read(mode, source) for read, source in zip(reads, sources, strict=True)
         ]
@@ -128,7 +129,35 @@ def bind(operation: Operation, modifiers: Modifiers, machine: Machine) -> BoundO
             return tuple(write(mode, one, old) for write, one in zip(several, result, strict=True))
         return write_one(mode, result, old)
 
-    return BoundOperation(operation.name, operation.results, operation.sources, needs_old, evaluate)
+    simple = read_old is None and not merges and not several
+    evaluate = _without_loops(function, reads, write_one) if simple else None
+    return BoundOperation(
+        operation.name, operation.results, operation.sources, needs_old, evaluate or general
+    )
+
+
+def _without_loops(function: Function, reads: list[Read], write: Write) -> Evaluate | None:
+    """The common operations, one result from one to three sources, without loops over sources."""
+    if len(reads) == 1:
+        (read,) = reads
+        return lambda mode, sources, old: write(mode, function(mode, read(mode, *sources)), old)
+    if len(reads) == 2:
+        first, second = reads
+
+        def binary(mode: Mode, sources: tuple[Words, ...], old: Words | None) -> Any:
+            a, b = sources
+            return write(mode, function(mode, first(mode, a), second(mode, b)), old)
+
+        return binary
+    if len(reads) == 3:
+        r0, r1, r2 = reads
+
+        def ternary(mode: Mode, sources: tuple[Words, ...], old: Words | None) -> Any:
+            a, b, c = sources
+            return write(mode, function(mode, r0(mode, a), r1(mode, b), r2(mode, c)), old)
+
+        return ternary
+    return None
 
 
 def _refuse_output_modifiers(operation: Operation, modifiers: Modifiers) -> None:
@@ -138,7 +167,7 @@ def _refuse_output_modifiers(operation: Operation, modifiers: Modifiers) -> None
         raise UnsupportedArithmetic(
             f"{operation.name} cannot have mul or div: its result is {kind}"
         )
-    if modifiers.get("clamp") and not (takes_omod or kind == "pf16" or operation.factory):
+    if modifiers.get("clamp") and not (takes_omod or kind in ("pf16", "pf32") or operation.factory):
         raise UnsupportedArithmetic(f"{operation.name} with clamp is not supported")
 
 
@@ -275,8 +304,10 @@ def _packed32_reader(kind: str, index: int, modifiers: Modifiers) -> Read:
     is_float = kind == "pf32"
 
     def read(mode: Mode, pair: Words) -> Array:
-        if (first, second) != (0, 1):
-            pair = np.stack([pair[first], pair[second]])
+        if first == second:
+            pair = pair[first : first + 1]
+        elif second == 0:
+            pair = pair[::-1]
         if negate_first or negate_second:
             pair = pair ^ flips
         return _read_f32(mode, pair) if is_float else pair

@@ -69,7 +69,8 @@ def round_sum(a: F64, b: F64) -> F32:
     total = a + b
     result = total.astype(np.float32)
     doubtful = (total.view(np.uint64) & _BELOW_F32) == _TIE_F32
-    small = np.abs(result) < MIN_NORMAL
+    # A denormal may have been rounded up to the smallest normal number.
+    small = np.abs(result) <= MIN_NORMAL
     if np.count_nonzero(small):
         doubtful |= small & (total != 0)
     if not np.count_nonzero(doubtful):
@@ -309,7 +310,8 @@ def div_fixup(quotient: F32, denominator: F32, numerator: F32) -> F32:
     overflow = exponent_field(quotient) == 255
     magnitude = np.where(overflow, np.float32(np.inf), np.abs(quotient))
     if _is_ordinary_division(denominator, numerator, -150, 255):
-        return (magnitude.view(np.uint32) | sign).view(np.float32)
+        signed: F32 = (magnitude.view(np.uint32) | sign).view(np.float32)
+        return signed
     infinite_n, infinite_d = np.isinf(numerator), np.isinf(denominator)
     zero_n, zero_d = numerator == 0, denominator == 0
     underflow = exponent_field(numerator) - exponent_field(denominator) < -150

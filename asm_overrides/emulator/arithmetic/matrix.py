@@ -1,7 +1,8 @@
 """What the matrix instructions compute: register layouts, formats, block scales, sparse operands.
 
 `bind_matrix` reads shape and types from the opcode.  How the products are added is Machine's
-matrix_sum.  fp64 matrix instructions are not here.
+matrix_sum; products are exact in float64, and so are sums of fp8, fp6 and fp4 products unless
+scales lie more than 10 powers of two apart.  fp64 matrix instructions are not here.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _reciprocal_root(x: F64) -> F64:
     return 1.0 / np.sqrt(x)
 
 
-def _turn_function(function: Callable[[F64], F64]) -> Callable[[F64], F64]:
+def turn_function(function: Callable[[F64], F64]) -> Callable[[F64], F64]:
     """Sine or cosine of a number of turns; the fraction of a turn is exact in float64."""
     return lambda x: function((x - np.rint(x)) * (2 * np.pi))
 
@@ -115,13 +115,15 @@ def _transcendental(function: Callable[[F64], F64]) -> Factory:
 
 _DOUBLES: dict[str, Callable[[F64], F64]] = {
     "v_exp_f32": np.exp2,
+    "v_exp_legacy_f32": np.exp2,
+    "v_log_legacy_f32": np.log2,
     "v_log_f32": np.log2,
     "v_rcp_f32": _reciprocal,
     "v_rcp_iflag_f32": _reciprocal,
     "v_rsq_f32": _reciprocal_root,
     "v_sqrt_f32": np.sqrt,
-    "v_sin_f32": _turn_function(np.sin),
-    "v_cos_f32": _turn_function(np.cos),
+    "v_sin_f32": turn_function(np.sin),
+    "v_cos_f32": turn_function(np.cos),
 }
 for _name, _double in _DOUBLES.items():
     OPERATIONS[_name] = Operation(_name, ("f32",), ("f32",), factory=_transcendental(_double))

@@ -15,6 +15,7 @@ from .float32 import F32, F64, quiet, sum_to_odd
 from .formats import encode_f16
 from .mode import Mode
 from .operands import Array
+from .valu_float32 import turn_function
 from .valu_integer import truth_table
 
 OPERATIONS: dict[str, Operation] = {}
@@ -138,6 +139,8 @@ for _name, _double in {
     "v_rcp_f16": np.reciprocal,
     "v_rsq_f16": lambda x: 1.0 / np.sqrt(x),
     "v_sqrt_f16": np.sqrt,
+    "v_sin_f16": turn_function(np.sin),
+    "v_cos_f16": turn_function(np.cos),
 }.items():
     # Bound as a default: the loop variable changes.
     _define(

@@ -137,7 +137,6 @@ def _high_signed(a: Array, b: Array) -> Array:
 
 
 _define("v_mul_lo_u32", "u32 u32", np.multiply)
-_define("v_mul_lo_i32", "u32 u32", np.multiply)
 _define("v_mul_hi_u32", "u32 u32", _high_unsigned)
 _define("v_mul_hi_i32", "i32 i32", _high_signed, "i32")
 _define("v_mul_u32_u24", "u32 u32", lambda a, b: _unsigned24(a) * _unsigned24(b))
@@ -199,8 +198,16 @@ _define("v_ashrrev_i64", "u32 i64", lambda n, x: x >> _count64(n).view(np.int64)
 _define("v_lshl_add_u32", "u32 u32 u32", lambda x, n, c: (x << _count(n)) + c)
 _define("v_add_lshl_u32", "u32 u32 u32", lambda a, b, n: a + b << _count(n))
 _define("v_lshl_or_b32", "u32 u32 u32", lambda x, n, c: x << _count(n) | c)
-# The manual allows shifts of 0 to 4 here.
-_define("v_lshl_add_u64", "u64 u32 u64", lambda x, n, c: (x << wide(n & _U32(7))) + c, "u64")
+
+
+def _shift_add64(x: Array, n: Words, c: Array) -> Array:
+    """Shifts beyond 4 count as none (manual)."""
+    count = n & _U32(7)
+    result: Array = (x << wide(np.where(count > 4, _U32(0), count))) + c
+    return result
+
+
+_define("v_lshl_add_u64", "u64 u32 u64", _shift_add64, "u64")
 
 
 def _align(high: Words, low: Words, bits: Words) -> Words:
@@ -359,7 +366,7 @@ def _permute(a: Words, b: Words, selector: Words) -> Words:
         if selector.size == 1 or np.count_nonzero(selector == selector.flat[0]) == selector.size:
             moves = _byte_moves(first)
             if moves is not None:
-                return _move_bytes(a, b, moves)
+                return _move_bytes(a, b, *moves)
     joined = wide(a) << _THIRTY_TWO | b
     result: Array = np.uint64(0)
     for byte in range(4):
@@ -369,20 +376,31 @@ def _permute(a: Words, b: Words, selector: Words) -> Words:
 
 
 @cache
-def _byte_moves(selector: int) -> tuple[tuple[bool, int, np.uint32], ...] | None:
-    """(from the first source, shift left, mask) for each group of bytes; None for extensions."""
+def _byte_moves(selector: int) -> tuple[tuple[tuple[bool, int, np.uint32], ...], np.uint32] | None:
+    """A selector as masked shifts, and the bytes that are all ones; None if it extends signs.
+
+    A shift is (of the first source, bits to the left, mask).
+    """
     groups: dict[tuple[bool, int], int] = {}
+    ones = 0
     for byte in range(4):
         select = selector >> 8 * byte & 0xFF
-        if select > 7:
+        field = 0xFF << 8 * byte
+        if select < 8:
+            key = (select >= 4, 8 * byte - 8 * (select & 3))
+            groups[key] = groups.get(key, 0) | field
+        elif select < 12:
             return None
-        key = (select >= 4, 8 * byte - 8 * (select & 3))
-        groups[key] = groups.get(key, 0) | 0xFF << 8 * byte
-    return tuple((first, shift, _U32(mask)) for (first, shift), mask in groups.items())
+        elif select > 12:
+            ones |= field
+    moves = tuple((first, shift, _U32(mask)) for (first, shift), mask in groups.items())
+    return moves, _U32(ones)
 
 
-def _move_bytes(a: Words, b: Words, moves: tuple[tuple[bool, int, np.uint32], ...]) -> Words:
-    parts = []
+def _move_bytes(
+    a: Words, b: Words, moves: tuple[tuple[bool, int, np.uint32], ...], ones: np.uint32
+) -> Words:
+    parts: list[Array] = [] if moves and not ones else [np.full((1, 1), ones)]
     for first, shift, mask in moves:
         source = a if first else b
         moved = source << _U32(shift) if shift >= 0 else source >> _U32(-shift)
@@ -437,6 +455,22 @@ def _lerp(a: Words, b: Words, c: Words) -> Words:
     return result
 
 
+def _masked_sum_of_differences(a: Words, b: Words, c: Words) -> Words:
+    """Bytes that are zero in the second source do not count."""
+    for x, y in zip(octets(a), octets(b), strict=True):
+        c = c + np.where(y == 0, _U32(0), np.maximum(x, y) - np.minimum(x, y))
+    return c
+
+
+def _sum_of_short_differences(a: Words, b: Words, c: Words) -> Words:
+    for shift in (_U32(0), _U32(16)):
+        x, y = (word >> shift & _U32(0xFFFF) for word in (a, b))
+        c = c + (np.maximum(x, y) - np.minimum(x, y))
+    return c
+
+
+_define("v_msad_u8", "u32 u32 u32", _masked_sum_of_differences)
+_define("v_sad_u16", "u32 u32 u32", _sum_of_short_differences)
 _define("v_sad_u8", "u32 u32 u32", _sum_of_differences)
 _define("v_sad_hi_u8", "u32 u32 u32", lambda a, b, c: (_sum_of_differences(a, b, c * 0) << 16) + c)
 _define("v_sad_u32", "u32 u32 u32", lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from asm_overrides.emulator.flow import control_flow
+from asm_overrides.emulator.flow import ControlFlow, control_flow
 from asm_overrides.emulator.hazards.clauses import (
     CLAUSE,
     breaks_clause,
@@ -101,7 +101,7 @@ def find_hazards(
     found: list[Hazard] = []
     for index, producer in enumerate(facts):
         if flow.reachable[index]:
-            found += _too_close(index, producer, facts, flow.successors, strict)
+            found += _too_close(index, producer, facts, flow, strict)
     if xnack:
         for earlier, later in clause_hazards(facts):
             if flow.reachable[later]:
@@ -132,21 +132,24 @@ def _too_close(
     index: int,
     producer: Facts,
     facts: Sequence[Facts],
-    successors: Sequence[tuple[int, ...]],
+    flow: ControlFlow,
     strict: bool,
 ) -> list[Hazard]:
     """Hazards that start at one instruction: walk forward until every rule's window is passed."""
     start: _Open = tuple((rule, producer.registers(rule.made)) for rule in _rules_from(producer))
+    if not start:
+        return []
     found: list[Hazard] = []
     seen: set[tuple[int, int, _Open]] = set()
-    work: list[tuple[int, int, _Open]] = [(place, 0, start) for place in successors[index]]
+    work: list[tuple[int, int, _Open]] = [(place, 0, start) for place in flow.successors[index]]
     while work:
         place, age, live = work.pop()
-        live = tuple((rule, ids) for rule, ids in live if rule.window + strict > age and ids)
-        if not live or (place, age, live) in seen:
-            continue
-        seen.add((place, age, live))
+        if len(flow.predecessors[place]) > 1:
+            if (place, age, live) in seen:
+                continue
+            seen.add((place, age, live))
         consumer = facts[place]
+        after = age + consumer.states
         remaining: list[tuple[Rule, frozenset[int]]] = []
         for rule, ids in live:
             if rule.consumer in consumer.classes:
@@ -156,7 +159,9 @@ def _too_close(
                     found.append(Hazard(index, place, rule, required, age, shown))
             if rule.producer in consumer.classes:
                 ids = ids - consumer.registers(rule.made)
-            remaining.append((rule, ids))
-        live = tuple(remaining)
-        work.extend((after, age + consumer.states, live) for after in successors[place])
+            if rule.window + strict > after and ids:
+                remaining.append((rule, ids))
+        if remaining:
+            live = tuple(remaining)
+            work.extend((following, after, live) for following in flow.successors[place])
     return found

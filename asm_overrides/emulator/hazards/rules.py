@@ -16,7 +16,7 @@ from asm_overrides.emulator.hazards.facts import Facts
 States = Callable[[Facts, Facts], int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """Distance that a producer needs from a consumer.
 

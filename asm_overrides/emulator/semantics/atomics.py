@@ -64,11 +64,27 @@ _WORD = 0xFFFFFFFF
 _add: Callable[[int, int], int] = lambda old, data: old + data & _WORD  # noqa: E731
 _sub: Callable[[int, int], int] = lambda old, data: old - data & _WORD  # noqa: E731
 
+
+def _increment(old: int, data: int) -> int:
+    """Count up to `data`, then start again at 0."""
+    return 0 if old >= data else old + 1
+
+
+def _decrement(old: int, data: int) -> int:
+    """Count down from `data`."""
+    return data if old == 0 or old > data else old - 1
+
+
 ATOMIC_OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "add": _add,
     "add_u32": _add,
     "sub": _sub,
     "sub_u32": _sub,
+    "rsub_u32": lambda old, data: data - old & _WORD,
+    "inc": _increment,
+    "inc_u32": _increment,
+    "dec": _decrement,
+    "dec_u32": _decrement,
     "smin": lambda old, data: min(old, data, key=_signed),
     "min_i32": lambda old, data: min(old, data, key=_signed),
     "smax": lambda old, data: max(old, data, key=_signed),

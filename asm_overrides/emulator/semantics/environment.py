@@ -26,6 +26,11 @@ class UnsupportedInstructionError(NotImplementedError):
 
     def __init__(self, instruction: Instruction, why: str) -> None:
         super().__init__(f"line {instruction.line}: {instruction.text}: {why}")
+        self._parts = (instruction, why)
+
+    def __reduce__(self) -> tuple[type[UnsupportedInstructionError], tuple[Instruction, str]]:
+        """Lets the error come back from a process that ran some of the workgroups."""
+        return type(self), self._parts
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from asm_overrides.emulator.arithmetic import constant, registers
 from asm_overrides.emulator.arithmetic.lanes import pack_mask, unpack_mask
 from asm_overrides.emulator.semantics.environment import UnsupportedInstructionError
-from asm_overrides.emulator.state import Group
+from asm_overrides.emulator.state import WAVE_SIZE, Group
 from asm_overrides.isa import registers as ids
 from asm_overrides.isa.instruction import Instruction
 from asm_overrides.isa.operands import Constant, Operand, Register
@@ -26,6 +26,10 @@ def vector_source(operand: Operand, kind: str, instruction: Instruction) -> Fetc
     """Reader of a vector instruction's source as arithmetic wants it for a kind."""
     count = registers(kind)
     if isinstance(operand, Constant):
+        if count == 0:
+            bits = operand.bits("b64")
+            mask = np.array([[bits >> lane & 1 for lane in range(WAVE_SIZE)]], np.bool_)
+            return lambda group: mask
         value = constant(kind, operand.value)
         return lambda group: value
     if not isinstance(operand, Register):
@@ -93,7 +97,7 @@ def lane_address64(first: int) -> Fetch:
     """Reader of a 64-bit lane address in a register pair as int64 (waves, 64)."""
 
     def fetch(group: Group) -> NDArray[np.int64]:
-        high = group.v[first + 1].astype(np.int64)
+        high: NDArray[np.int64] = group.v[first + 1].astype(np.int64)
         high <<= 32
         high |= group.v[first]
         return high
@@ -106,8 +110,8 @@ def scalar64(first: int) -> Fetch:
     row = first - _SCALAR
 
     def fetch(group: Group) -> NDArray[np.int64]:
-        high: NDArray[np.int64] = group.s[row + 1].astype(np.int64)
-        return high << 32 | group.s[row]
+        address: NDArray[np.int64] = group.s[row + 1].astype(np.int64) << 32 | group.s[row]
+        return address
 
     return fetch
 

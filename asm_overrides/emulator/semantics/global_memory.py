@@ -142,10 +142,12 @@ def compile_scalar_memory(instruction: Instruction, environment: Environment) ->
     row, count = destination.first - ids.SGPR, destination.count
     extra = integer(instruction, "offset")
     is_buffer = instruction.opcode.startswith("s_buffer")
+    # Immediate offsets are signed, those in registers are not.
+    offset_type = np.uint32 if isinstance(offset, Register) else np.int32
     records_row = base.first - ids.SGPR + 2
 
     def step(group: Group) -> None:
-        offsets = fetch_offset(group).astype(np.int32).astype(np.int64) + extra
+        offsets = fetch_offset(group).astype(offset_type).astype(np.int64) + extra
         address = fetch_base(group)
         lanes = None
         if is_buffer:

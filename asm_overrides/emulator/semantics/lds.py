@@ -31,10 +31,17 @@ Lanes = NDArray[np.bool_]
 class LdsPort:
     """Checks lane addresses of one instruction and moves data for it."""
 
-    __slots__ = ("environment", "instruction", "size")
+    __slots__ = ("alignment", "environment", "instruction", "size")
 
-    def __init__(self, instruction: Instruction, environment: Environment, size: int) -> None:
+    def __init__(
+        self,
+        instruction: Instruction,
+        environment: Environment,
+        size: int,
+        alignment: int | None = None,
+    ) -> None:
         self.instruction, self.environment, self.size = instruction, environment, size
+        self.alignment = _ALIGNMENT[size] if alignment is None else alignment
 
     def inside(self, group: Group, addresses: Addresses, is_write: bool) -> Lanes | None:
         """Lanes that are active and whose access lies inside LDS, None for all; reports others."""
@@ -47,7 +54,7 @@ class LdsPort:
             if bad.any():
                 self._report_outside(group, addresses, bad)
             lanes = ~outside if mask is None else mask & ~outside
-        alignment = _ALIGNMENT[self.size]
+        alignment = self.alignment
         if alignment > 1:
             misaligned = (addresses & (alignment - 1)) != 0
             if misaligned.any():
@@ -101,10 +108,12 @@ class LdsPort:
 
     def write(self, group: Group, addresses: Addresses, data: NDArray[np.uint32]) -> None:
         """Write words (dwords, waves, 64) or the low bytes of (1, waves, 64)."""
+        lds = group.workgroup.lds
+        lds.incoming = data
         lanes = self.inside(group, addresses, True)
+        lds.incoming = None
         if lanes is not None:
             addresses, data = addresses[lanes], data[:, lanes]
-        lds = group.workgroup.lds
         if self.size < 4:
             lds.write_small(addresses, data[0], self.size)
         else:

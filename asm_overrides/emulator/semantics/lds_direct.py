@@ -28,7 +28,7 @@ class LdsDirect:
 
     def __init__(self, instruction: Instruction, environment: Environment, size: int) -> None:
         stored = max(4, size)
-        self._port = LdsPort(instruction, environment, stored)
+        self._port = LdsPort(instruction, environment, stored, alignment=4)
         self._lane_offsets = np.arange(WAVE_SIZE, dtype=np.int64) * stored
         self._offset = integer(instruction, "offset")
         is_buffer = instruction.opcode.startswith("buffer_")

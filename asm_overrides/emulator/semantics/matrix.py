@@ -37,7 +37,8 @@ def compile_matrix(instruction: Instruction, environment: Environment) -> Step:
             )
     fetches = [_block(a), _block(b)]
     matrix = instruction.spec.matrix
-    if matrix is not None and matrix.sparse:
+    sparse = matrix is not None and matrix.sparse
+    if sparse:
         fetches.append(_block(destination))
         fetches.append(vector_source(rest[0], "b32", instruction))
     else:
@@ -50,7 +51,8 @@ def compile_matrix(instruction: Instruction, environment: Environment) -> Step:
     def step(group: Group) -> None:
         sources = [fetch(group) for fetch in fetches]
         if observer is not None:
-            codes_a, codes_b = operation.matrices(sources[0], sources[1])
+            index = sources[3] if sparse else None
+            codes_a, codes_b = operation.matrices(sources[0], sources[1], index)
             scales = sources[3:5] if scaled else (None, None)
             observer.on_mfma(
                 group.workgroup.id, group.waves, instruction, codes_a, codes_b, *scales

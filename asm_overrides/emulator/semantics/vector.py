@@ -36,7 +36,7 @@ def compile_vector(instruction: Instruction, environment: Environment) -> Step:
     opcode = instruction.opcode
     if opcode == "v_nop":
         return lambda group: None
-    step = lane_step(instruction)
+    step = lane_step(instruction) or _copy_step(instruction)
     if step is not None:
         return step
     try:
@@ -68,6 +68,20 @@ def compile_vector(instruction: Instruction, environment: Environment) -> Step:
     if operation.needs_old:
         old = vector_source(destinations[0], operation.results[0], instruction)
     return _step(operation, fetches, writes, old)
+
+
+_COPIES = frozenset(("v_mov_b32", "v_accvgpr_read_b32", "v_accvgpr_write_b32", "v_accvgpr_mov_b32"))
+
+
+def _copy_step(instruction: Instruction) -> Step | None:
+    """Step of a plain move, without arithmetic; None for anything else."""
+    if instruction.opcode not in _COPIES or instruction.modifiers:
+        return None
+    destination, source = instruction.operands
+    if not isinstance(destination, Register) or getattr(source, "negate", False):
+        return None
+    first, fetch = destination.first, vector_source(source, "b32", instruction)
+    return lambda group: group.write_vector(first, fetch(group))
 
 
 def arithmetic_modifiers(instruction: Instruction) -> dict[str, object]:

@@ -1,0 +1,405 @@
+"""Which configuration a call takes, that files are read and written soundly, that few compile."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from zyfa_triton import compile as offline_compile
+from zyfa_triton import tuning, warmup
+from zyfa_triton.backends import device
+from zyfa_triton.kernels import launch
+from zyfa_triton.problem import FP8, Problem
+from zyfa_triton.testing import make_inputs
+from zyfa_triton.tuning import TuningKey, autotune, choice, configurations, store
+from zyfa_triton.tuning.__main__ import main as tune_command
+from zyfa_triton.tuning.key import BUCKETS, bucket_of
+
+KEY = TuningKey("sm90", "e4m3", 128, 128, True, "lean", False, 4096, False)
+CONFIG = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1}
+OTHER = {**CONFIG, "num_stages": 2}
+
+
+@pytest.fixture(autouse=True)
+def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A user file of the test's own, and a folder without shipped entries."""
+    monkeypatch.setenv("ZYFA_TUNING_FILE", str(tmp_path / "user.json"))
+    monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(choice, "_files", choice._Files())
+    yield tmp_path
+    monkeypatch.undo()
+
+
+def problem(seqlen_q: int, seqlen_k: int, **change: Any) -> Problem:
+    x = make_inputs(seqlen_q, seqlen_k, dtype=FP8)
+    return replace(
+        Problem.of(
+            x.q, x.k, x.v, causal=True, p_mode="lean", block_scale=False,
+            out_dtype=torch.bfloat16, return_lse=False,
+        ),
+        **change,
+    )  # fmt: skip
+
+
+def test_a_hundred_lengths_are_a_handful_of_keys() -> None:
+    base = problem(1, 1)
+    keys = {
+        tuning.key_of(replace(base, seqlen_q=n, seqlen_k=n), "sm90") for n in range(1, 10_001, 100)
+    }
+    assert len(keys) <= 8
+    every = {
+        tuning.key_of(replace(base, seqlen_q=n, seqlen_k=n), "x") for n in range(1, 300_000, 99)
+    }
+    assert len(every) <= len(BUCKETS) + 1
+
+
+def test_a_hundred_lengths_are_a_handful_of_compilations() -> None:
+    """Counts what Triton specialises on: configuration, types, constants, divisibility."""
+    from zyfa_triton.kernels.attention import attention_forward
+
+    unspecialised = frozenset(p.name for p in attention_forward.params if p.do_not_specialize)
+    compiled = set()
+    for length in range(1, 1600, 16):
+        x = make_inputs(1, 1, dtype=FP8)
+        q = torch.empty(1, length, 4, 128, dtype=FP8)
+        kv = torch.empty(1, length, 2, 128, dtype=FP8)
+        out = torch.empty(1, length, 4, 128, dtype=torch.bfloat16)
+        it = replace(problem(1, 1), seqlen_q=length, seqlen_k=length)
+        arguments = launch.launch_arguments(
+            it, q, kv, kv, out, None, softmax_scale=0.1, q_descale=x.q_descale,
+            k_descale=x.k_descale, v_descale=x.v_descale,
+        )  # fmt: skip
+        constants = launch.kernel_constants(it, arguments)
+        signature = offline_compile.signature_of(arguments, constants, unspecialised)
+        config = tuning.resolve(tuning.key_of(it, "sm90"))
+        compiled.add((signature, tuple(config.items())))
+    assert len(compiled) <= 4
+
+
+@pytest.mark.parametrize(
+    ("seqlen", "bucket"),
+    [(0, 256), (1, 256), (256, 256), (257, 512), (4096, 4096), (10**9, 131072)],
+)
+def test_buckets(seqlen: int, bucket: int) -> None:
+    assert bucket_of(seqlen) == bucket
+
+
+def test_a_key_tells_problems_apart_that_compile_differently() -> None:
+    base = problem(512, 512)
+    key = tuning.key_of(base, "sm90")
+    for change in (
+        {"dtype": torch.bfloat16}, {"headdim": 192}, {"causal": False}, {"p_mode": "exact"},
+        {"block_scale": True}, {"seqlen_k": 5000}, {"seqlen_q": 1},
+    ):  # fmt: skip
+        assert tuning.key_of(replace(base, **change), "sm90") != key
+    assert tuning.key_of(base, "gfx950") != key
+    same = replace(base, batch=7, nheads=16, nheads_k=1, seqlen_k=400, return_lse=True)
+    assert tuning.key_of(same, "sm90") == key
+
+
+def all_keys() -> Iterator[TuningKey]:
+    for target, dtype, headdim, causal, scaled, short in itertools.product(
+        ("gfx950", "sm90", "sm89", "gfx942", "sm120"), ("e4m3", "bf16", "fp16"), (128, 192),
+        (True, False), (True, False), (True, False),
+    ):  # fmt: skip
+        if scaled and dtype != "e4m3":
+            continue
+        p_mode = "lean" if dtype == "e4m3" else "exact"
+        yield TuningKey(target, dtype, headdim, 128, causal, p_mode, scaled, 1024, short)
+
+
+def test_defaults_and_candidates_can_be_launched() -> None:
+    for key in all_keys():
+        found = tuning.candidates(key)
+        assert found[0] == tuning.default(key)
+        assert len(found) >= 2
+        assert len({tuple(config.items()) for config in found}) == len(found)
+        for config in found:
+            assert configurations.complaint(config, key) is None, (key, config)
+            assert max(config["BLOCK_M"], config["BLOCK_N"]) <= launch.MAX_TILE
+            if key.target == "sm90":
+                assert configurations._shared_bytes(config, key) <= 227 * 1024
+
+
+def test_a_file_comes_back_as_it_was_written(files: Path) -> None:
+    path = files / "deep" / "file.json"
+    store.save(path, KEY, CONFIG, {"milliseconds": 0.5})
+    other = replace(KEY, causal=False)
+    store.save(path, other, OTHER, {})
+    store.save(path, KEY, OTHER, {"milliseconds": 0.25})
+    entries = store.load(path)
+    assert {key: entry["config"] for key, entry in entries.items()} == {KEY: OTHER, other: OTHER}
+    assert entries[KEY]["milliseconds"] == 0.25
+    assert [p.name for p in path.parent.iterdir()] == ["file.json"]
+    data = json.loads(path.read_text())
+    assert data["version"] == 1
+    assert data["entries"][0]["target"] == "sm90"
+
+
+def entry(**change: Any) -> dict[str, Any]:
+    fields = {**KEY.__dict__, "config": CONFIG, **change}
+    return {name: value for name, value in fields.items() if value is not ...}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", 'must be an object with "version": 1'),
+        ({"version": 2, "entries": []}, '"version": 1'),
+        ({"version": 1}, '"entries" must be a list'),
+        ({"version": 1, "entries": [3]}, "entry 0: must be an object"),
+        ([entry(target=...)], "entry 0: target is None, not of type str"),
+        ([entry(causal=1)], "entry 0: causal is 1, not of type bool"),
+        ([entry(headdim="128")], "entry 0: headdim is '128', not of type int"),
+        ([entry(), entry(config=...)], "entry 1: config must be an object"),
+        ([entry(config={**CONFIG, "num_warps": 3})], "num_warps is 3, not a power of two"),
+        ([entry(config={**CONFIG, "BLOCK_M": 512})], "must lie in 16 to 256"),
+        ([entry(config={**CONFIG, "num_stages": 0})], "num_stages is 0, not a positive integer"),
+        ([entry(block_scale=True)], "BLOCK_N is 32; with block_scale it is 64"),
+    ],
+)
+def test_a_broken_file_is_an_error_that_says_where(files: Path, content: Any, message: str) -> None:
+    path = files / "broken.json"
+    if isinstance(content, list):
+        content = {"version": 1, "entries": content}
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(store.TuningFileError) as caught:
+        store.load(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def ship(files: Path, key: TuningKey, config: dict[str, Any]) -> None:
+    store.save(files / "shipped" / "made-up.json", key, config, {})
+
+
+def test_the_users_entry_precedes_the_shipped_one(files: Path) -> None:
+    ship(files, KEY, CONFIG)
+    assert tuning.resolve(KEY) == CONFIG
+    choice._files.shipped = None
+    store.save(files / "user.json", KEY, OTHER, {})
+    choice._files.user_path = None
+    assert tuning.resolve(KEY) == OTHER
+
+
+def test_the_nearest_length_stands_in_and_else_the_default(files: Path) -> None:
+    ship(files, replace(KEY, seqlen_bucket=1024), CONFIG)
+    ship(files, replace(KEY, seqlen_bucket=65536), OTHER)
+    for bucket, expected in ((256, CONFIG), (4096, CONFIG), (16384, OTHER), (131072, OTHER)):
+        assert tuning.resolve(replace(KEY, seqlen_bucket=bucket)) == expected
+    assert tuning.resolve(replace(KEY, headdim=192)) == tuning.default(replace(KEY, headdim=192))
+    assert tuning.chosen(KEY) is None
+
+
+def test_the_shipped_files_are_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for key, stored in store.load_shipped().items():
+        assert configurations.complaint(stored["config"], key) is None
+        assert key.seqlen_bucket in BUCKETS
+
+
+class Measured:
+    """Stands for autotune.measure and counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> tuple[dict[str, Any], dict[str, object]]:
+        self.count += 1
+        return OTHER, {"milliseconds": 1.0}
+
+
+def test_nothing_is_measured_by_default() -> None:
+    measure = Measured()
+    assert tuning.requested(KEY, may_measure=True, measure=measure) == tuning.default(KEY)
+    assert measure.count == 0
+
+
+def test_with_tuning_on_a_key_is_measured_once(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZYFA_TUNE", "on")
+    measure = Measured()
+    for _ in range(3):
+        assert tuning.requested(KEY, may_measure=True, measure=measure) == OTHER
+    assert measure.count == 1
+    assert store.load(files / "user.json")[KEY]["milliseconds"] == 1.0
+    base = problem(1, 1)
+    lengths = [
+        tuning.key_of(replace(base, seqlen_q=n, seqlen_k=n), "sm90") for n in range(1, 3000, 30)
+    ]
+    for key in lengths:
+        tuning.requested(key, may_measure=True, measure=measure)
+    assert measure.count == 1 + len(set(lengths) - {KEY})
+    assert measure.count <= 7
+
+
+def test_under_capture_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZYFA_TUNE", "on")
+    measure = Measured()
+    with tuning.observed(force=True) as seen:
+        config = tuning.requested(KEY, may_measure=False, measure=measure)
+    assert measure.count == 0
+    assert seen == [config] == [tuning.default(KEY)]
+
+
+def test_a_forced_measurement_replaces_what_is_stored(files: Path) -> None:
+    store.save(files / "user.json", KEY, CONFIG, {})
+    measure = Measured()
+    with tuning.observed(force=True) as seen:
+        assert tuning.requested(KEY, may_measure=True, measure=measure) == OTHER
+    assert (measure.count, seen) == (1, [OTHER])
+    assert tuning.resolve(KEY) == OTHER
+
+
+class Kernel:
+    """Stands for a jitted kernel: takes as long as its number of stages, or fails."""
+
+    arg_names = ("x",)
+
+    def __init__(self, failing: tuple[int, ...] = ()) -> None:
+        self.failing = failing
+        self.launched: list[int] = []
+
+    @staticmethod
+    def fn(x: int) -> None:
+        """Triton looks for the Python function of a kernel."""
+
+    def run(self, *, grid: Any, warmup: bool, num_stages: int, **options: Any) -> None:
+        from triton.runtime.errors import OutOfResources
+
+        if num_stages in self.failing:
+            raise OutOfResources(300_000, 232_448, "shared memory")
+        self.launched.append(num_stages)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Measures with a clock of its own and records the progress bar."""
+    import tqdm
+    import triton.testing
+
+    seen: dict[str, Any] = {"updates": 0}
+    kernels: list[Kernel] = []
+
+    class Bar:
+        def __init__(self, **options: Any) -> None:
+            seen.update(options)
+
+        def update(self) -> None:
+            seen["updates"] += 1
+
+        def set_postfix_str(self, text: str) -> None:
+            seen["best"] = text
+
+        def close(self) -> None:
+            seen["closed"] = True
+
+    def do_bench(call: Any, quantiles: Any) -> list[float]:
+        call()
+        return [float(kernels[0].launched[-1])] * 3
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    monkeypatch.setattr(triton.testing, "do_bench", do_bench)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "made-up")
+    seen["kernels"] = kernels
+    return seen
+
+
+def measure_stages(
+    monkeypatch: pytest.MonkeyPatch, bench: dict[str, Any], stages: list[int], kernel: Kernel
+) -> tuple[dict[str, Any], dict[str, object]]:
+    bench["kernels"].append(kernel)
+    monkeypatch.setattr(
+        autotune, "candidates", lambda key: [{**CONFIG, "num_stages": n} for n in stages]
+    )
+    return autotune.measure(kernel, KEY, lambda meta: (1,), {"x": 1})
+
+
+def test_the_fastest_candidate_wins_and_progress_is_shown(
+    monkeypatch: pytest.MonkeyPatch, bench: dict[str, Any]
+) -> None:
+    kernel = Kernel(failing=(1,))
+    config, origin = measure_stages(monkeypatch, bench, [3, 1, 2, 4], kernel)
+    assert config == {**CONFIG, "num_stages": 2}
+    assert origin["milliseconds"] == 2.0
+    assert origin["device"] == "made-up"
+    assert kernel.launched[-1] == 2  # the call itself runs with it
+    assert (bench["total"], bench["updates"], bench["closed"]) == (4, 4, True)
+    assert "up to 4096 keys on sm90" in bench["desc"]
+    assert bench["best"] == "best 2.000 ms"
+
+
+def test_no_candidate_that_runs_is_an_error_with_the_last_reason(
+    monkeypatch: pytest.MonkeyPatch, bench: dict[str, Any]
+) -> None:
+    with pytest.raises(autotune.NoConfigurationRanError, match=r"none of 2 .* shared memory"):
+        measure_stages(monkeypatch, bench, [1, 2], Kernel(failing=(1, 2)))
+
+
+def test_a_lone_candidate_is_measured_too(
+    monkeypatch: pytest.MonkeyPatch, bench: dict[str, Any]
+) -> None:
+    config, origin = measure_stages(monkeypatch, bench, [3], Kernel())
+    assert (config["num_stages"], origin["milliseconds"]) == (3, 3.0)
+
+
+def test_warmup_on_a_cpu_computes_and_has_nothing_to_tune() -> None:
+    x = make_inputs(4, 4)
+    assert warmup(x.q, x.k, x.v, causal=True) == {}
+    assert warmup(x.q, x.k, x.v, quantize=True, subtract_k_mean=True) == {}
+    with pytest.raises(ValueError, match='tune: got True with backend "reference"'):
+        warmup(x.q, x.k, x.v, tune=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'speed'"):
+        warmup(x.q, x.k, x.v, speed=3)
+
+
+def test_the_command_says_why_it_cannot_measure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zyfa_triton.backends import Unavailable
+
+    monkeypatch.setattr(device, "unavailable", lambda: Unavailable("No card", "Buy one"))
+    assert tune_command([]) == 2
+    assert "No card. Buy one" in capsys.readouterr().err
+
+
+class Compiled:
+    def __init__(self, kernel: object) -> None:
+        self.jit_function = kernel
+
+
+def test_capture_turns_a_compilation_of_this_thread_into_an_error() -> None:
+    from triton import knobs
+
+    from zyfa_triton.kernels.attention import attention_forward as kernel
+
+    calls = []
+
+    def previous(**options: Any) -> bool:
+        calls.append(options["fn"].jit_function)
+        return False
+
+    knobs.runtime.jit_cache_hook = previous
+    try:
+        with device._no_compilation(kernel):
+            hook = knobs.runtime.jit_cache_hook
+            with pytest.raises(device.NotWarmedUpError, match=r"attention_forward is not compiled"):
+                hook(fn=Compiled(kernel))
+            assert hook(fn=Compiled("other")) is False
+            thread = threading.Thread(target=lambda: hook(fn=Compiled(kernel)))
+            thread.start()
+            thread.join()
+        assert knobs.runtime.jit_cache_hook is previous
+    finally:
+        knobs.runtime.jit_cache_hook = None
+    assert calls == ["other", kernel]
