@@ -28,7 +28,7 @@ _LOAD_ARGUMENT = re.compile(
 
 @triton.jit
 def show_results(x):
-    """Comment with the register of each element. What is computed between two, belongs to the loop."""
+    """Comment with the register of each element; what is computed in between is of the loop."""
     tl.inline_asm_elementwise(RESULT, "=v,0", [x], dtype=tl.float32, is_pure=False, pack=1)
 
 

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from examples import scaled_product as example
 from tests.asm.splice_cases import (
-    BLOCKS,
+    OPTIONS,
     IdleAttentionLoop,
     ProductLoop,
     compile_attention,
@@ -201,8 +201,8 @@ def test_inputs_in_vector_registers_reach_scalar_ones(monkeypatch: pytest.Monkey
     """LLVM of Triton 3.6 ends the process over `illegal VGPR to SGPR copy` otherwise."""
     monkeypatch.setenv("ZYFA_STRICT", "1")
     arguments = example.example_arguments(example.BLOCK_M, example.BLOCK_N, example.BLOCK_K)
-    constants = {**BLOCKS, "LOOP": splice.use(PRODUCT)}
-    compiled = compile_kernel(indirect_product, arguments, constants, **example.OPTIONS)
+    constants = {**example.BLOCKS, "LOOP": splice.use(PRODUCT)}
+    compiled = compile_kernel(indirect_product, arguments, constants, **OPTIONS)
     before_loop = compiled.asm["amdgcn"].partition("; splice scaled_product: begin")[0]
     assert before_loop.count("v_readfirstlane_b32") >= 5
 

@@ -1,4 +1,4 @@
-"""What reaches the HIP runtime when a kernel with a replaced loop is launched, and what it costs."""
+"""What reaches the HIP runtime when a kernel with a replaced loop is launched, and at what cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from triton.runtime.driver import driver
 from examples import scaled_product as example
 from tests.asm.fake_hip import FakeRuntime, build_library, make_driver
 from tests.asm.splice_cases import (
-    BLOCKS,
     IdleAttentionLoop,
     ProductLoop,
     attention_case,
@@ -133,7 +132,9 @@ def test_the_loop_is_a_value_that_the_autotuner_chooses(runtime: FakeRuntime) ->
         return [milliseconds] * 3
 
     configs = [
-        triton.Config({**BLOCKS, "LOOP": which, "waves_per_eu": 2}, num_warps=8, num_stages=2)
+        triton.Config(
+            {**example.BLOCKS, "LOOP": which, "waves_per_eu": 2}, num_warps=8, num_stages=2
+        )
         for which in ("", loop)
     ]
     tuned = triton.autotune(configs=configs, key=["size_k"], do_bench=benchmark)(
