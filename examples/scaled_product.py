@@ -55,7 +55,8 @@ def scaled_product(
         row_sum += tl.max(tl.dot(a, ones), 1)
     c_ptr += tl.program_id(0) * BLOCK_M * stride_c + tl.program_id(1) * BLOCK_N
     tl.store(c_ptr + rows[:, None] * stride_c + columns[None, :], acc * scale)
-    tl.store(row_sum_ptr + tl.program_id(0) * BLOCK_M + rows, row_sum)
+    if tl.program_id(1) == 0:
+        tl.store(row_sum_ptr + tl.program_id(0) * BLOCK_M + rows, row_sum)
 
 
 # Registers by role. A and B are loaded twice over: while the matrix instructions read one copy,
