@@ -18,11 +18,14 @@ from tests.asm.splice_cases import (
     OPTIONS,
     IdleAttentionLoop,
     ProductLoop,
+    attention_case,
     compile_attention,
     compile_kernel,
     compile_product,
 )
 from zyfa_triton import splice
+from zyfa_triton.kernels.attention import attention_forward
+from zyfa_triton.kernels.launch import LAUNCH_OPTIONS, kernel_constants
 from zyfa_triton.splice import Input, MatrixLayout, Output, SpliceError
 from zyfa_triton.splice.layout import matrix_layout
 from zyfa_triton.splice.marker import marked_bound
@@ -164,6 +167,17 @@ def test_an_attention_loop_of_other_settings_is_refused(
         cut_loop(attention, IdleAttentionLoop(p_mode=p_mode, is_causal=is_causal))
 
 
+def test_an_attention_kernel_with_64_bit_offsets_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ZYFA_STRICT", "1")
+    problem, arguments = attention_case("lean")
+    constants = {**kernel_constants(problem, arguments), "BLOCK_M": 256, "BLOCK_N": 64}
+    constants |= {"INDEX_64": True, "LOOP": splice.use(ATTENTION)}
+    with pytest.raises(SpliceError, match="input stride_qs is i64 in the kernel, idle takes i32"):
+        compile_kernel(attention_forward, arguments, constants, num_warps=8, **LAUNCH_OPTIONS)
+
+
 def test_without_its_mark_the_ir_is_that_of_an_unmarked_kernel(product: str) -> None:
     plain = without_marks(product)
     assert has_mark(product) and not has_mark(plain)
@@ -266,6 +280,6 @@ def test_parameters_and_sources_are_in_the_digest(
     generator = tmp_path / "generator.py"
     monkeypatch.setattr(ProductLoop, "sources", lambda self: (generator,))
     generator.write_text("a = 1")
-    first = PRODUCT.digest
+    first = ProductLoop().digest
     generator.write_text("a = 2")
-    assert PRODUCT.digest != first
+    assert ProductLoop().digest != first

@@ -43,6 +43,14 @@ def _offset(index, stride, INDEX_64: tl.constexpr):
 
 
 @triton.jit
+def _stride_operand(stride, INDEX_64: tl.constexpr):
+    """A row stride in elements for a loop in place of ours; int64 says that 32 bits do not do."""
+    if INDEX_64:
+        stride = stride + tl.full((), 0, tl.int64)
+    return stride
+
+
+@triton.jit
 def _load_keys(
     ptr, start_n, stride, seqlen_k, FIRST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr,
     IS_MASKED: tl.constexpr, IS_TRANSPOSED: tl.constexpr, INDEX_64: tl.constexpr,
@@ -230,10 +238,11 @@ def attention_forward(
     acc_o = tl.zeros([BLOCK_M, HEAD_DIM_V], tl.float32)
     full_end, end = _tile_range(m_block, seqlen_q, seqlen_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
     if LOOP != "":
-        # k_ptr and v_ptr: first row of this head; q_ptr: first row of this query tile. Strides in
-        # elements.
-        end = marked_bound(LOOP, end, (full_end, q_ptr, k_ptr, v_ptr, stride_qs,
-            stride_ks, stride_vs, scale_log2, row_0, seqlen_q, seqlen_k))  # fmt: skip
+        # k_ptr and v_ptr: first row of this head; q_ptr: first row of this query tile.
+        end = marked_bound(LOOP, end, (full_end, q_ptr, k_ptr, v_ptr,
+            _stride_operand(stride_qs, INDEX_64), _stride_operand(stride_ks, INDEX_64),
+            _stride_operand(stride_vs, INDEX_64), scale_log2, row_0, seqlen_q, seqlen_k,
+        ))  # fmt: skip
     for start_n in range(0, full_end, BLOCK_N):
         m_i, l_i, acc_o = _tile(
             q_first, q_rest, k_ptr, v_ptr, stride_ks, stride_vs, start_n, offs_m, seqlen_q,

@@ -10,7 +10,8 @@ What the loop finds (see `marked_bound` in the kernel):
     s[20:21]  q           first row of this query tile
     s[22:23]  k           first row of this key head
     s[26:27]  v
-    s30 s31 s35           row strides of q, k, v in elements, which are bytes
+    s30 s31 s35           row strides of q, k, v in elements, which are bytes; a tile of 256 rows
+                          spans less than 2^31 of them, whole tensors may not
     s25       scale_log2  float32: raw score to octaves
     s28       row_0       this tile's first query
     s33 s34               seqlen_q, seqlen_k

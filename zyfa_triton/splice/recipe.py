@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import FunctionType, MappingProxyType
 
@@ -143,9 +143,12 @@ class LoopRecipe(ABC):
             )
         return tuple(paths)
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """Changes whenever the text or the interface may: parameters and sources, hashed."""
+        """Changes whenever the text or the interface may: parameters and sources, hashed.
+
+        Sources are read once for an object, so that using it again costs nothing.
+        """
         state = [(part.name, _stable(getattr(self, part.name))) for part in fields(self)]
         content = hashlib.sha256(repr((type(self).__qualname__, state)).encode())
         for path in self.sources():
