@@ -23,7 +23,7 @@ from asm_overrides.isa.instruction import Instruction
 _AGENTS = 128
 """Tags are epoch * _AGENTS + agent."""
 _WAVES = 32
-_IN_FLIGHT, _ATOMIC = 1, 2
+_IN_FLIGHT = 1
 """An agent is wave + _WAVES * sort; the sort is 0 for what a wave does itself."""
 
 Indices = NDArray[np.int64]
@@ -57,6 +57,7 @@ class LdsRaces:
         self._written = np.full(places, -1, np.int32)
         self._read = np.full(places, -1, np.int32)
         self._read_by_many = np.full(places, -1, np.int32)
+        self._changed = np.full(places, -1, np.int32)  # by atomics
         self._undefined = np.ones(places, np.bool_)
         self._value = np.zeros(places, np.uint32)
         self._epoch = 0
@@ -159,16 +160,11 @@ class LdsRaces:
                     f"reads LDS byte {place} before anything was written there",
                 )
 
-    def _agent(self, access: Access, wave: int) -> int:
-        if access.direct:
-            return wave + _WAVES * _IN_FLIGHT
-        return wave + _WAVES * _ATOMIC * (access.instruction.spec.access == "atomic")
-
     def _racing(self, tags: NDArray[np.int32], agent: int, own: bool) -> NDArray[np.bool_] | None:
         """Which tags are of this epoch and of an agent that races with this one; None: none.
 
-        Atomics do not race with each other, nor accesses of one wave; `own`: not even with an
-        LDS-direct load of the same wave.
+        Accesses of one wave do not race with each other; `own`: not even with an LDS-direct load
+        of the same wave.
         """
         now = self._epoch * _AGENTS
         others = (tags >= now) & (tags != now + agent)
@@ -178,8 +174,6 @@ class LdsRaces:
         same_wave = found % _WAVES == agent % _WAVES
         in_flight = (found // _WAVES == _IN_FLIGHT) | (agent // _WAVES == _IN_FLIGHT)
         others &= ~(same_wave & (own | ~in_flight))
-        if agent // _WAVES == _ATOMIC:
-            others &= found // _WAVES != _ATOMIC
         return others if others.any() else None
 
     def _mark(
@@ -192,23 +186,30 @@ class LdsRaces:
     ) -> None:
         """Note an access in this epoch; report what it races with."""
         now = self._epoch * _AGENTS
-        agent = self._agent(access, wave)
+        agent = wave + _WAVES * _IN_FLIGHT * access.direct
+        atomic = access.instruction.spec.access == "atomic"
+        if atomic and not is_write:
+            return  # its write stands for its read
         written = self._written[where]
         racing = self._racing(written, agent, False)
-        if brought is not None and agent < _WAVES:
-            if racing is not None:  # by plain writes, of the same value
+        if brought is not None and not atomic:
+            if racing is not None and not access.direct:
                 plain = (written - now) // _WAVES == 0
                 racing &= ~plain | (self._value[where] != brought)
             self._value[where] = brought
         if racing is not None and racing.any():
             self._report(access, wave, where, racing, written, is_write, True)
+        if not atomic:
+            changed = self._changed[where]
+            racing = self._racing(changed, agent, False)
+            if racing is not None:
+                self._report(access, wave, where, racing, changed, is_write, True)
         read = self._read[where]
         if not is_write:
-            if agent < _WAVES:  # the write of an atomic stands for its read
-                by_other = (read >= now) & (read != now + agent)
-                if by_other.any():
-                    self._read_by_many[where[by_other]] = self._epoch
-                self._read[where] = now + agent
+            by_other = (read >= now) & (read != now + agent)
+            if by_other.any():
+                self._read_by_many[where[by_other]] = self._epoch
+            self._read[where] = now + agent
             return
         racing = self._racing(read, agent, True)
         many = self._read_by_many[where] == self._epoch
@@ -218,9 +219,7 @@ class LdsRaces:
             self._report(access, wave, where, racing, read, True, False)
         if access.direct and self._plain[wave]:
             self._check_own(access, wave, where)
-        if agent // _WAVES == _ATOMIC:
-            where = where[written != now + wave]  # where it stays a plain write of this wave
-        self._written[where] = now + agent
+        (self._changed if atomic else self._written)[where] = now + agent
 
     def _check_own(self, access: Access, wave: int, where: Indices) -> None:
         """An LDS-direct load and LDS accesses of the same wave that it has not waited for."""
