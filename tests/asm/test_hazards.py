@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import pytest
 
 from asm_overrides.emulator.hazards import RULES, find_hazards, required_wait_states
 from asm_overrides.emulator.hazards.facts import Facts
 from asm_overrides.isa import parse, parse_instruction
 from tests.asm import hazard_pairs
+from tests.asm.llvm import tool
 
 PRODUCERS = hazard_pairs.producers()
 CONSUMERS = hazard_pairs.consumers()
@@ -22,10 +20,7 @@ IDLE = "s_mov_b32 s90, s91"
 @pytest.fixture(scope="module")
 def llc() -> str:
     """llc of LLVM 22, whose recogniser is the authority."""
-    folder = os.environ.get("ZYFA_LLVM", "")
-    found = shutil.which("llc-22") or shutil.which("llc", path=folder or None)
-    assert found, "tests need llc of LLVM 22 on PATH (Debian and Ubuntu: package llvm-22)"
-    return found
+    return tool("llc")
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +151,25 @@ def test_memory_clause_of_three() -> None:
     assert find_hazards(program.instructions, {}, xnack=False) == []
     broken = parse(text.replace("buffer_load_dword v8", "s_nop 0\nbuffer_load_dword v8"))
     assert find_hazards(broken.instructions, {}) == []
+
+
+@pytest.mark.parametrize("length", [2, 4, 5, 6, 7])
+@pytest.mark.parametrize("accumulators", [False, True])
+def test_clauses_are_as_long_as_llvms_memory(llc: str, length: int, accumulators: bool) -> None:
+    """The last load overwrites the address of the first of `length` loads."""
+    descriptor = hazard_pairs.s(40, 4)
+    address = hazard_pairs.v(91)
+    body = [
+        hazard_pairs.buffer_load(hazard_pairs.v(i), address, descriptor) for i in range(length - 1)
+    ]
+    body.append(hazard_pairs.buffer_load(address, hazard_pairs.v(92), descriptor))
+    body[0] = hazard_pairs.buffer_load(hazard_pairs.v(0), address, descriptor)
+    body[1:-1] = [line.replace("$vgpr91", "$vgpr93") for line in body[1:-1]]
+    if accumulators:
+        body.insert(0, "$agpr0 = V_ACCVGPR_WRITE_B32_e64 $vgpr60, implicit $exec")
+    (lines,) = hazard_pairs.padded(llc, [body])
+    program = parse("\n".join(line for line in lines if not line.startswith("s_nop")))
+    assert len(find_hazards(program.instructions, {})) == nop_states(lines)
 
 
 def test_samples_of_the_table_read_like_the_design() -> None:
