@@ -37,7 +37,6 @@ _M0_READERS = (
     "ds_write_addtid",
     "ds_gws",
 )
-_FULL_RATE_MATRIX = ("f32", "f64")
 
 
 class Facts:
@@ -129,16 +128,9 @@ def _classes(instruction: Instruction) -> set[str]:
 
 def _vector_classes(instruction: Instruction) -> set[str]:
     opcode = instruction.opcode
-    matrix = instruction.spec.matrix
     found: set[str] = set()
-    if matrix is not None:
-        found.add("mfma")
-        if matrix.d_type == "f64":
-            found.add("dgemm")
-        elif matrix.a_type in _FULL_RATE_MATRIX:
-            found.add("sgemm")
-        else:
-            found.add("xdl")
+    if instruction.spec.matrix is not None:
+        found |= {"mfma", instruction.spec.wait_class}
     elif opcode.startswith("v_dot"):
         found.add("dot")
     else:
