@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from asm_overrides.emulator.hazards import RULES, find_hazards, required_wait_states
@@ -73,6 +75,41 @@ def test_distance_is_counted_as_llc_counts_it(llc: str, producer: str, fillers: 
     hazards = find_hazards(program.instructions, {})
     lacking = [hazard.required - hazard.present for hazard in hazards]
     assert lacking == ([nop_states(lines)] if nop_states(lines) else [])
+
+
+@pytest.fixture(scope="module")
+def random_programs(llc: str) -> list[list[str]]:
+    """llc's text of 300 programs of 14 random instructions each."""
+    chance = random.Random(1)
+    choices = [*PRODUCERS.values(), *CONSUMERS.values()]
+    bodies = [[chance.choice(choices) for _ in range(14)] for _ in range(300)]
+    return hazard_pairs.padded(llc, bodies)
+
+
+def test_every_nop_of_random_programs_is_needed(random_programs: list[list[str]]) -> None:
+    unneeded, nops = [], 0
+    for lines in random_programs:
+        for place, line in enumerate(lines):
+            if line.startswith("s_nop"):
+                nops += 1
+                fewer = int(line.split()[1]) - 1
+                shorter = [f"s_nop {fewer}"] if fewer >= 0 else []
+                program = parse("\n".join([*lines[:place], *shorter, *lines[place + 1 :]]))
+                if not find_hazards(program.instructions, {}, strict=True):
+                    unneeded.append((lines, place))
+    assert nops > 1000
+    assert unneeded == []
+
+
+def test_random_programs_padded_by_llc_are_clean(random_programs: list[list[str]]) -> None:
+    """But for matrix results that llc loses sight of behind a shorter matrix instruction."""
+    for lines in random_programs:
+        program = parse("\n".join(lines))
+        for hazard in find_hazards(program.instructions, {}):
+            between = program.instructions[hazard.producer + 1 : hazard.consumer]
+            writers = [each for each in between if each.spec.matrix is not None]
+            consumer = program.instructions[hazard.consumer]
+            assert any(each.writes & consumer.reads for each in writers), lines
 
 
 def test_strict_reports_the_distance_that_llvm_does_not_look_at() -> None:

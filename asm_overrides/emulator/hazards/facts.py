@@ -218,10 +218,16 @@ def _roles(instruction: Instruction) -> tuple[Role, ...]:
 
 
 def _explicit(instruction: Instruction, *, written: bool) -> frozenset[int]:
-    """Registers of the operands as written down that are written, or read."""
+    """Registers of the operands as written down that are written, or read.
+
+    DPP reads its destination, which lanes without a source keep.
+    """
     found: set[int] = set()
+    keeps = instruction.encoding == "dpp"
     for role, operand in zip(_roles(instruction), instruction.operands, strict=True):
-        if isinstance(operand, Register) and (role.writes if written else role.reads):
+        if not isinstance(operand, Register):
+            continue
+        if role.writes if written else role.reads or (keeps and operand.is_vector):
             found.update(operand.ids)
     return frozenset(found)
 
