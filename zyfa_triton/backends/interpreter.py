@@ -69,7 +69,7 @@ def run(
             "interpreter",
             Unavailable(
                 f"the interpreter of Triton {triton.__version__} has no tl.dot_scaled",
-                "Pass block_scale=False, or install Triton 3.9",
+                "Pass block_scale=False, or install Triton 3.8 or 3.9",
             ),
         )
     call(
