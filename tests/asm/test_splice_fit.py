@@ -167,6 +167,18 @@ def test_an_attention_loop_of_other_settings_is_refused(
         cut_loop(attention, IdleAttentionLoop(p_mode=p_mode, is_causal=is_causal))
 
 
+def test_lds_that_is_alive_across_the_loop_is_refused(product: str) -> None:
+    kept = (
+        r"\n    %kept = ttg.local_alloc %x : (tensor<256xf32, #blocked>) -> !ttg.memdesc<256xf32>\n"
+    )
+    text = edited(product, FOR, kept + r"\1")
+    cut_loop(text, replace(PRODUCT, lds_bytes=1024))  # used by nobody
+    text = edited(text, r"^( *)tt\.return", r"\1%y = ttg.local_load %kept : z\n\1tt.return")
+    cut_loop(text, PRODUCT)  # which has no LDS of its own
+    with pytest.raises(SpliceError, match="%kept lies in LDS before the loop and is used after"):
+        cut_loop(text, replace(PRODUCT, lds_bytes=1024))
+
+
 def test_an_attention_kernel_with_64_bit_offsets_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -85,8 +85,8 @@ class LoopRecipe(ABC):
         outputs: the loop's results in the order of the kernel's loop-carried variables.
         clobbers: every further register that the text writes: "v5", "v[10:63]", "s[34:95]".
             vcc and scc are always clobbered.
-        lds_bytes: LDS that the loop uses, from address 0. What the kernel around it keeps there
-            is dead while the loop runs.
+        lds_bytes: LDS that the loop uses, from address 0. A kernel that keeps something in LDS
+            across the loop is refused then.
         operations: operation -> how often the replaced loops together hold it in Triton's GPU IR,
             such as {"tt.dot": 2}; `tt.dot_scaled` counts as `tt.dot`. Guards against a marker in a
             kernel that computes something else.
