@@ -25,6 +25,7 @@ from zyfa_triton.language import (
     lean_row_offset,
     masked_scores,
     rescale_factor,
+    rounded_to_e4m3,
     row_sum,
     row_sum_scaled,
 )
@@ -96,9 +97,8 @@ def _probabilities(
         else:
             p = as_e4m3(lean_codes_portable(scores, scale_log2, row_offset))
     elif IS_FP8 and P_MODE == "exact":
-        p = exact_probabilities(scores, scale_log2, reference, exponent, EXACT_OCTAVES).to(
-            tl.float8e4nv
-        )
+        p = exact_probabilities(scores, scale_log2, reference, exponent, EXACT_OCTAVES)
+        p = p.to(tl.float8e4nv) if BLOCK_SCALE else rounded_to_e4m3(p)
     else:
         p = exact_probabilities(scores, scale_log2, reference, exponent, 0.0)
     return p, exponent
@@ -148,7 +148,7 @@ def _tile(
         acc_o = tl.dot_scaled(p, scale_bytes, "e4m3", v, None, "e4m3", acc=acc_o)
         l_i = l_i * alpha + row_sum_scaled(p, scale_bytes, BLOCK_N)
     else:
-        # e4m3 P (lean, exact) is summed as rounded; "unscaled" and 16-bit P before rounding
+        # "lean" and "exact" P is summed as rounded; "unscaled" and 16-bit P before rounding
         l_i = l_i * alpha + row_sum(p)
         acc_o = tl.dot(p.to(v.dtype), v, acc_o)
     return m_new, l_i, acc_o
