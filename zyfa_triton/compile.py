@@ -115,7 +115,6 @@ def compile_attention(
     from zyfa_triton.kernels.attention import attention_forward
 
     blocks = {name: config[name] for name in _CONFIGURED_CONSTANTS if name in config}
-    blocks.setdefault("LOOP", "")
     options = {name: value for name, value in config.items() if name not in blocks}
     return compile_kernel(attention_forward, arguments, {**constants, **blocks}, options)
 
@@ -131,13 +130,16 @@ def compile_kernel(
     Args:
         kernel: the function.
         arguments: its run-time arguments by name, in its order.
-        constants: its constexpr arguments by name.
+        constants: its constexpr arguments by name; those with a default may be left out.
         options: num_warps, num_stages and AMD options. Products and sums stay two roundings.
     """
     unspecialised = frozenset(
         parameter.name for parameter in kernel.params if parameter.do_not_specialize
     )
-    signature = signature_of(arguments, constants, unspecialised)
+    defaults = {
+        one.name: one.default for one in kernel.params if one.is_constexpr and one.has_default
+    }
+    signature = signature_of(arguments, defaults | dict(constants), unspecialised)
     return _compile(kernel, signature, tuple(sorted((dict(options) | LAUNCH_OPTIONS).items())))
 
 
