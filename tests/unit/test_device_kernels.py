@@ -85,7 +85,7 @@ def test_quantising_kernels_compile(target: GPUTarget) -> None:
     seen = []
 
     def launch_it(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
-        options = {"num_warps": arguments["num_warps"]}
+        options = {name: arguments[name] for name in ("num_warps", *launch.LAUNCH_OPTIONS)}
         seen.append(kernel.__name__)
         assert compiled(kernel, arguments, options, target).metadata.shared <= 64 * 1024
 

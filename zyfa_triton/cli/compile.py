@@ -27,7 +27,6 @@ _CONFIGURATION = ("block_m", "num_warps", "num_stages", "waves_per_eu")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_variant_arguments(parser)
-    parser.add_argument("--headdim", type=int, choices=options.HEADDIMS, default=128)
     parser.add_argument("--nheads", type=options.positive, default=16, metavar="H")
     parser.add_argument("--nheads-k", type=options.positive, metavar="H", help="default: --nheads")
     parser.add_argument("--seqlen", type=options.positive, default=4096, metavar="N")
@@ -86,9 +85,11 @@ def run(args: argparse.Namespace) -> int:
 def _as_json(
     name: str, args: argparse.Namespace, compiled: CompiledKernel, report: KernelReport
 ) -> dict[str, Any]:
+    from zyfa_triton.dispatch import choose_kernel
+
     return {
         "name": name,
-        "kernel": report.name,
+        "kernel": choose_kernel(args.kernel),
         "target": "gfx950",
         "dtype": args.dtype,
         "headdim": args.headdim,

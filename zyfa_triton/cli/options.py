@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 DTYPES = ("fp8", "bf16", "fp16")
 HEADDIMS = (128, 192)
 P_MODES = ("lean", "exact", "unscaled")
+KERNELS = ("auto", "triton")
 BLOCK_SCALES: dict[str, bool | str] = {"auto": "auto", "on": True, "off": False}
 
 
@@ -21,15 +23,26 @@ def positive(text: str) -> int:
     return value
 
 
-def add_variant_arguments(parser: argparse.ArgumentParser) -> None:
-    """--dtype, --p-mode, --block-scale, --causal, --kernel."""
-    parser.add_argument("--dtype", choices=DTYPES, default="fp8", help="of the inputs (fp8: e4m3)")
+def add_choice(
+    parser: argparse.ArgumentParser, name: str, choices: Sequence[str], *, several: bool = False
+) -> None:
+    """An option whose default is its first choice; several: one or more, collected in a list."""
+    one_of = "one or several of" if several else "one of"
     parser.add_argument(
-        "--p-mode",
-        choices=P_MODES,
-        default="lean",
-        help="how fp8 probabilities are made (default: %(default)s)",
+        name,
+        choices=choices,
+        nargs="+" if several else None,
+        default=[choices[0]] if several else choices[0],
+        metavar="NAME",
+        help=f"{one_of} {', '.join(choices)} (default: {choices[0]})",
     )
+
+
+def add_variant_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """--dtype and --p-mode (of which there can be several), --headdim, --block-scale, --causal."""
+    add_choice(parser, "--dtype", DTYPES, several=several)
+    add_choice(parser, "--p-mode", P_MODES, several=several)
+    parser.add_argument("--headdim", type=int, choices=HEADDIMS, default=HEADDIMS[0])
     parser.add_argument(
         "--block-scale",
         choices=tuple(BLOCK_SCALES),
@@ -42,9 +55,7 @@ def add_variant_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="query i sees keys up to i (default: on)",
     )
-    parser.add_argument(
-        "--kernel", choices=("auto", "triton"), default="auto", help="which kernel is run"
-    )
+    add_choice(parser, "--kernel", KERNELS)
 
 
 def block_scale(args: argparse.Namespace) -> bool | str:
