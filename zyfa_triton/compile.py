@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from zyfa_triton.kernels.launch import LAUNCH_OPTIONS
+from zyfa_triton.splice import fallback_reason
 
 TARGET = "gfx950"
 _WAVE_SIZE = 64
@@ -160,6 +161,8 @@ def _compile(
     target = GPUTarget("hip", TARGET, _WAVE_SIZE)
     compiled = triton.compile(source, target=target, options=dict(options))
     constants = dict(signature.constants)
+    if constants.get("LOOP"):  # a fallback that Triton found in its cache warns too
+        fallback_reason(compiled, constants["LOOP"])
     return CompiledKernel(
         name=compiled.metadata.name,
         amdgcn=compiled.asm["amdgcn"],

@@ -26,6 +26,7 @@ from zyfa_triton import splice
 from zyfa_triton.arch import GFX950
 from zyfa_triton.backends import device
 from zyfa_triton.kernels.attention import attention_forward
+from zyfa_triton.splice import SpliceWarning
 
 SECONDS_ALLOWED = 3.0
 CONFIG = {"BLOCK_M": 256, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2, "waves_per_eu": 2}
@@ -119,6 +120,22 @@ def test_a_second_call_compiles_and_generates_nothing(
     monkeypatch.setattr(attention_forward, "_do_compile", never)
     run_attention(config)
     assert len(gfx950.launches) == 2
+
+
+def test_a_fallback_from_the_disk_cache_warns_at_the_launch(
+    gfx950: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfit = IdleAttentionLoop(p_mode="exact", is_causal=True)
+    config = {**CONFIG, "LOOP": splice.use(unfit)}
+    gfx950.reset(1)
+    with pytest.warns(SpliceWarning, match="idle stands for"):
+        run_attention(config)
+    monkeypatch.setattr(splice.hook, "_warned", set())
+    attention_forward.device_caches.clear()  # as in another process
+    with pytest.warns(SpliceWarning, match="idle stands for"):
+        run_attention(config)
+    plain = compile_attention("").metadata.shared
+    assert [one.shared_bytes for one in gfx950.launches] == [plain, plain]
 
 
 def test_the_loop_is_a_value_that_the_autotuner_chooses(runtime: FakeRuntime) -> None:

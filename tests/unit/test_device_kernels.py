@@ -26,11 +26,7 @@ def compiled(
     kernel: Any, arguments: Mapping[str, Any], options: Mapping[str, Any], target: GPUTarget
 ) -> Any:
     """What Triton's launcher would compile for these arguments on the target."""
-    constants = {
-        p.name: arguments[p.name] if p.name in arguments else p.default
-        for p in kernel.params
-        if p.is_constexpr
-    }
+    constants = {p.name: arguments.get(p.name, p.default) for p in kernel.params if p.is_constexpr}
     at_run_time = {p.name: arguments[p.name] for p in kernel.params if p.name not in constants}
     free = frozenset(p.name for p in kernel.params if p.do_not_specialize)
     signature = signature_of(at_run_time, constants, free)

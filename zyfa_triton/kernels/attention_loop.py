@@ -20,7 +20,8 @@ What the loop finds (see `marked_bound` in the kernel):
 Query row row_0 + i sees keys j < seqlen_k, when causal also j <= row_0 + i + seqlen_k - seqlen_q.
 Rows of q from seqlen_q on and of k, v from seqlen_k on must not be loaded.
 
-What it leaves, for row lane % 32 + 32 * wave in every lane:
+What it leaves, for row lane % 32 + 32 * wave in every lane (rows from seqlen_q on may hold
+anything, they are not stored):
 
     v64-v127  acc_o       registers step through the columns 0, 1, 2, 3, 8, ..; lanes 32 up: + 4
     v128      row_max     raw scores; -inf for a row without keys
