@@ -84,9 +84,10 @@ _SURROUNDINGS = Surroundings(
 
 @dataclass(frozen=True, kw_only=True)
 class PingPongLoop(AttentionLoop):
-    """The generated two-wave ping-pong loop. pack, row_sum: see attention_fp8.Parameters."""
+    """The generated two-wave ping-pong loop. Its settings: see attention_fp8.Parameters."""
 
     pack: Literal["perm", "op_sel"] = "perm"
+    multiply_add: Literal["plain", "packed"] = "plain"
     row_sum: Literal["sparse", "dense"] = "sparse"
     # fewer scalar registers than the interface leaves free: the kernel around the loop keeps many
     clobbers: tuple[str, ...] = ("v[10:63]", "v[130:255]", "s[56:87]")
@@ -104,6 +105,7 @@ class PingPongLoop(AttentionLoop):
             causal=self.is_causal,
             p_mode=cast(Literal["lean", "exact"], self.p_mode),
             pack=self.pack,
+            multiply_add=self.multiply_add,
             row_sum=self.row_sum,
         )
 
