@@ -56,10 +56,13 @@ def pingpong_config() -> Config:
 
 
 def launchable(config: Mapping[str, Any], key: TuningKey) -> Config:
-    """A configuration as the launch takes it: the kernel's name becomes its LOOP constexpr."""
-    result = {name: value for name, value in config.items() if name != "kernel"}
-    is_pingpong = kernel_of(config) == PINGPONG
-    result["LOOP"] = pingpong.loop_of(key.p_mode, is_causal=key.causal) if is_pingpong else ""
+    """A configuration as the launch takes it: the kernel's name becomes its LOOP constexpr.
+
+    A LOOP of the caller's own (`zyfa_triton.splice.use`) stays.
+    """
+    result = {"LOOP": "", **config}
+    if result.pop("kernel", None) == PINGPONG:
+        result["LOOP"] = pingpong.loop_of(key.p_mode, is_causal=key.causal)
     return result
 
 
