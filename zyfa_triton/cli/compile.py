@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 SUMMARY = "compile the kernel for gfx950 and report registers, spills and cycles"
 DESCRIPTION = """Compiles for gfx950 with Triton's own back end; no GPU is needed.
 Writes NAME.amdgcn (assembly), NAME.hsaco (code object) and NAME.json (report) into a folder.
-Cycles are counted from the instruction table, one loop iteration of one wave, without overlap."""
+Cycles are counted from the instruction table for one iteration of a loop's steady state and one
+wave, without overlap; zyfa inspect says what they are spent on."""
 
 _CONFIGURATION = ("block_m", "num_warps", "num_stages", "waves_per_eu")
 
