@@ -60,7 +60,7 @@ def _fill_lds(build: Builder, words: int) -> str:
     address, pattern = build.load(_LANE * 4), build.load(UNWRITTEN)
     for index in range(words):
         build.line(f"ds_write_b32 {address}, {pattern} offset:{256 * index}")
-    build.line("s_waitcnt lgkmcnt(0)")
+    build.line("s_waitcnt lgkmcnt(0)", "s_barrier")
     return address
 
 

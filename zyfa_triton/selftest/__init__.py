@@ -82,7 +82,10 @@ def ask_probes(probes: Iterable[Probe], execute: Execute) -> Iterable[Row]:
     """A row a probe, as they are answered."""
     for probe in probes:
         started = time.perf_counter()
-        outcome = probe.judge(execute(probe))
+        try:
+            outcome = probe.judge(execute(probe))
+        except RuntimeError as error:  # the driver's: the others may still be answered
+            outcome = f"failed: {error}"
         yield Row(
             kind="probe",
             name=probe.name,
@@ -101,6 +104,8 @@ def _ask_cycles(each: CycleProbe, execute: Execute) -> Row:
         measured = each.measured(execute(each.probe))
     except UnsupportedInstructionError:  # s_memtime: the emulator has no clock
         outcome = NEEDS_A_CARD
+    except RuntimeError as error:
+        outcome, agrees = f"failed: {error}", False
     else:
         outcome, agrees = f"{measured:.1f} cycles", each.agrees(measured)
     return Row(
