@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from asm_overrides.isa.registers import VGPR
 
 Words = NDArray[np.uint32]
+Floats = NDArray[np.float32]
 Judge = Callable[[Words], str]
 
 LANES = 64
@@ -175,8 +176,13 @@ def as_words(values: ArrayLike) -> Words:
     return np.ascontiguousarray(array).view(np.uint32).reshape(array.shape)
 
 
+def floats(values: ArrayLike) -> Floats:
+    """Values as fp32."""
+    return np.asarray(values, np.float32)
+
+
 def span(first: int, count: int) -> str:
-    """"v4" or "v[4:7]"."""
+    """ "v4" or "v[4:7]"."""
     return f"v{first}" if count == 1 else f"v[{first}:{first + count - 1}]"
 
 
@@ -200,7 +206,7 @@ def kernel_text(
     name: str, lines: list[str], *, threads: int, lds: int = 0, preload_dwords: int = 0
 ) -> str:
     """An assembly file with one kernel of two pointer arguments, as Triton's driver loads it."""
-    body = "\n".join(line if line.endswith(":") or line[0] == "." else f"\t{line}" for line in lines)
+    body = "\n".join(line if line[0] == "." else f"\t{line}" for line in lines)
     preload = (
         f"\n\t\t.amdhsa_user_sgpr_kernarg_preload_length {preload_dwords}"
         "\n\t\t.amdhsa_user_sgpr_kernarg_preload_offset 0"

@@ -36,9 +36,7 @@ def fp8_overflow() -> Probe:
     build = Builder("conversions/fp8-overflow", "fp8 overflow is judged after rounding")
     build.line(FP16_OVFL_OFF)
     for value in (449.0, 464.0, 465.0):
-        build.result(
-            f"v_cvt_pk_fp8_f32 {{d}}, {build.load(value)}, {build.load(-value)}", fill=0
-        )
+        build.result(f"v_cvt_pk_fp8_f32 {{d}}, {build.load(value)}, {build.load(-value)}", fill=0)
     large, nan = _CODE_448 | 0x80 << 8 | _CODE_448 << 8, _CODE_NAN | 0x80 << 8 | _CODE_NAN << 8
     answers = {
         "after rounding": rows([large, large, nan]),
@@ -72,9 +70,7 @@ def fp8_rounding() -> Probe:
     build = Builder("conversions/fp8-rounding", "v_cvt_pk_fp8_f32: nearest even, keeps a half")
     for value in ties:
         source = build.load(value)
-        build.result(
-            f"v_cvt_pk_fp8_f32 {{d}}, {source}, {source} op_sel:[0,0,1]", fill=0x1234
-        )
+        build.result(f"v_cvt_pk_fp8_f32 {{d}}, {source}, {source} op_sel:[0,0,1]", fill=0x1234)
     away = (0x39, 0x3A, 0x01, 0x02, 0x09)
     keep = {"nearest even, kept": (nearest, 0x1234), "nearest even, zeroed": (nearest, 0),
             "ties away, kept": (away, 0x1234)}  # fmt: skip
@@ -87,7 +83,7 @@ def fp8_rounding() -> Probe:
 
 def scalef32() -> Probe:
     """3.0 to fp8 with scale 2, and fp8 3.0 from it."""
-    build = Builder("conversions/scalef32", "to small formats divides by the scale, from multiplies")
+    build = Builder("conversions/scalef32", "to fp8 divides by the scale, from fp8 multiplies")
     source, scale = build.load(3.0), build.load(2.0)
     build.result(f"v_cvt_scalef32_pk_fp8_f32 {{d}}, {source}, {source}, {scale}", fill=0)
     build.result(f"v_cvt_scalef32_f32_fp8 {{d}}, {build.load(0x44)}, {scale}")

@@ -98,7 +98,7 @@ class _Stream:
 
     def finish(self, cycles: float, units: int, wave: int = 0) -> CycleProbe:
         self.build.store("v2")
-        probe = self.build.probe(lambda words: "", f"{cycles:g} cycles")
+        probe = self.build.probe(lambda words: "", f"{cycles:.3g} cycles")
         return CycleProbe(probe, cycles, units, wave)
 
 
@@ -154,7 +154,7 @@ def all_cycle_probes() -> tuple[CycleProbe, ...]:
         _alone("ds-read", "ds_read_b128", "read", 16, 64),
         _same_wave("valu-beside-mfma", "MFMA fp8 and 12 v_fma_f32 behind it", "fma", 12, 64),
         _same_wave("pk-fma-beside-mfma", "MFMA fp8 and 4 v_pk_fma_f32 behind it", "packed", 4, 92),
-        _other_wave("valu-other-wave", "v_fma_f32 beside the other wave's MFMAs", "fma", 64 / 13),
-        _other_wave("pk-fma-other-wave", "v_pk_fma_f32 beside the other wave's MFMAs", "packed", 64),
+        _other_wave("valu-other-wave", "v_fma_f32 beside another wave's MFMAs", "fma", 64 / 13),
+        _other_wave("pk-fma-other-wave", "v_pk_fma_f32 beside another wave's MFMAs", "packed", 64),
         barrier(),
     )

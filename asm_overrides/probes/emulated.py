@@ -23,4 +23,5 @@ def execute(probe: Probe, machine: Machine = DEFAULT_MACHINE) -> Words:
         checks=False,
         machine=machine,
     )
-    return memory.array(output, np.uint32).copy()
+    words: Words = memory.array(output, np.uint32).copy()
+    return words

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
 
-from asm_overrides.probes.builder import Builder, Judge, Probe, Words
+import numpy as np
+from numpy.typing import NDArray
+
+from asm_overrides.probes.builder import Builder, Floats, Judge, Probe, Words, floats
 from asm_overrides.probes.outcomes import among, rows
 
 DENORMALS_KEPT = "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 4), 15"
@@ -109,7 +112,7 @@ def division() -> Probe:
     return build.probe(among({"correctly rounded": quotients}), "correctly rounded")
 
 
-def _transcendental_inputs() -> dict[str, np.ndarray[tuple[int], np.dtype[np.float32]]]:
+def _transcendental_inputs() -> dict[str, Floats]:
     """Inputs by opcode whose results are normal numbers."""
     generator = np.random.default_rng(7)
     count = 64 * _ROWS
@@ -125,7 +128,7 @@ def _transcendental_inputs() -> dict[str, np.ndarray[tuple[int], np.dtype[np.flo
 
 
 _ROWS = 4
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "exp": np.exp2,
     "log": np.log2,
     "rcp": lambda x: 1 / x,
@@ -136,7 +139,9 @@ _FUNCTIONS = {
 
 def transcendental_accuracy() -> Probe:
     """256 inputs of each opcode against float64, rounded."""
-    build = Builder("float32/transcendental-accuracy", "v_exp, v_log, v_rcp, v_rsq, v_sqrt round correctly")
+    build = Builder(
+        "float32/transcendental-accuracy", "v_exp, v_log, v_rcp, v_rsq, v_sqrt: correctly rounded"
+    )
     expected = []
     for opcode, inputs in _transcendental_inputs().items():
         exact = _FUNCTIONS[opcode](inputs.astype(np.float64)).astype(np.float32)
@@ -146,7 +151,7 @@ def transcendental_accuracy() -> Probe:
     return build.probe(_judge_accuracy(np.stack(expected)), "correctly rounded")
 
 
-def _judge_accuracy(expected: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Judge:
+def _judge_accuracy(expected: Floats) -> Judge:
     """Names the largest distance in units of the last place, and the opcodes that have it."""
 
     def judge(words: Words) -> str:
@@ -173,9 +178,9 @@ def transcendental_denormals() -> Probe:
     build.result(f"v_log_f32_e32 {{d}}, {small}")
     build.result(f"v_sqrt_f32_e32 {{d}}, {build.load(2.0**-128)}")
     answers = {
-        "flushed": rows(np.float32([0, 0, np.inf, -np.inf, 0])),
-        "kept": rows(np.float32([2.0**-130, 2.0**-127, 2.0**127, -127, 2.0**-64])),
-        "results flushed, inputs kept": rows(np.float32([0, 0, 2.0**127, -127, 2.0**-64])),
+        "flushed": rows(floats([0, 0, np.inf, -np.inf, 0])),
+        "kept": rows(floats([2.0**-130, 2.0**-127, 2.0**127, -127, 2.0**-64])),
+        "results flushed, inputs kept": rows(floats([0, 0, 2.0**127, -127, 2.0**-64])),
     }
     return build.probe(among(answers), "flushed")
 

@@ -13,7 +13,7 @@ _LANE = np.arange(LANES, dtype=np.uint32)
 def permlane_swap() -> Probe:
     """Two registers that name their lanes."""
     build = Builder(
-        "lanes/permlane-swap", "v_permlane32_swap exchanges rows 2, 3 of the first, 0, 1 of the second"
+        "lanes/permlane-swap", "v_permlane32_swap: upper half of the first, lower of the second"
     )
     first, second = build.load(_LANE), build.load(_LANE + 256)
     build.line("s_nop 1", f"v_permlane32_swap_b32_e32 {first}, {second}")
@@ -35,7 +35,9 @@ def permlane_swap() -> Probe:
 
 def transposing_read() -> Probe:
     """ds_read_b64_tr_b8 of bytes that name where they lie: lane in 4 bits, byte in 3."""
-    build = Builder("lanes/transposing-read", "ds_read_b64_tr_b8 transposes 16 lanes of 8 bytes", lds=512)
+    build = Builder(
+        "lanes/transposing-read", "ds_read_b64_tr_b8 transposes 8 bytes of 16 lanes", lds=512
+    )
     lane = np.arange(LANES)[:, None]
     place = (lane % 16 * 8 + np.arange(8)).astype(np.uint8)  # what each lane writes and addresses
     words = np.ascontiguousarray(place).view(np.uint32)
@@ -48,7 +50,8 @@ def transposing_read() -> Probe:
 
     def lanes_read(source: np.ndarray[tuple[int, ...], np.dtype[np.int64]], byte: object) -> Words:
         values = (source * 8 + byte).astype(np.uint8)  # type: ignore[operator]
-        return np.ascontiguousarray(values).view(np.uint32).T
+        packed: Words = np.ascontiguousarray(values).view(np.uint32).T
+        return packed
 
     answers = {
         "byte t%8 of lane 2j + t/8": lanes_read(2 * j + t // 8, t % 8),
@@ -61,7 +64,9 @@ def transposing_read() -> Probe:
 
 def equal_addresses() -> Probe:
     """All lanes store their number at one place."""
-    build = Builder("lanes/equal-addresses", "equal LDS addresses in one store: the highest lane wins", lds=512)
+    build = Builder(
+        "lanes/equal-addresses", "equal LDS addresses in a store: the highest lane wins", lds=512
+    )
     lane, zero = build.load(_LANE), build.load(0)
     read = build.reserve()
     build.line(

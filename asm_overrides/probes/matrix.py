@@ -7,11 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from asm_overrides.probes.builder import LANES, Builder, Probe, Words, part
+from asm_overrides.probes.builder import LANES, Builder, Floats, Probe, Words, floats, part
 from asm_overrides.probes.float32 import DENORMALS_FLUSHED
 from asm_overrides.probes.outcomes import among
-
-Floats = NDArray[np.float32]
 
 _LANE = np.arange(LANES)
 _DENSE = "v_mfma_f32_32x32x64_f8f6f4 {{d}}, {a}, {b}, {c}"
@@ -23,15 +21,17 @@ _BEFORE = "s_nop 4"  # a vector instruction's result may be an operand 2 wait st
 def operand(codes: NDArray[np.uint8]) -> Words:
     """Registers (8, 64) of an operand (32 rows, 64 k) of bytes, in gfx950's layout."""
     first = 16 * (_LANE // 32)
-    pieces = [codes[_LANE[:, None] % 32, first[:, None] + start + np.arange(16)] for start in (0, 32)]
-    return np.ascontiguousarray(np.concatenate(pieces, axis=1)).view(np.uint32).T
+    row, byte = _LANE[:, None] % 32, np.arange(16)
+    pieces = [codes[row, first[:, None] + start + byte] for start in (0, 32)]
+    words: Words = np.ascontiguousarray(np.concatenate(pieces, axis=1)).view(np.uint32).T
+    return words
 
 
-def result_registers(matrix: NDArray[np.float32]) -> Floats:
+def result_registers(matrix: Floats) -> Floats:
     """Registers (16, 64) that hold a result (32 rows, 32 columns)."""
     index = np.arange(16)[:, None]
     row = index % 4 + 4 * (_LANE // 32) + 8 * (index // 4)
-    return matrix[row, _LANE % 32].astype(np.float32)
+    return floats(matrix[row, _LANE % 32])
 
 
 _CODES = {0.0: 0, 2.0**-9: 1, 1.0: _ONE, 2.0**8: 0x78, -(2.0**8): 0xF8}
@@ -39,7 +39,9 @@ _CODES = {0.0: 0, 2.0**-9: 1, 1.0: _ONE, 2.0**8: 0x78, -(2.0**8): 0xF8}
 
 def accumulation() -> Probe:
     """2^16, -2^16 and 2^-18 at positions that tell orders of summation apart."""
-    build = Builder("matrix/accumulation", "an MFMA adds its products exactly, then C, rounded once")
+    build = Builder(
+        "matrix/accumulation", "an MFMA sums its products exactly, then C; one rounding"
+    )
     big, small = 2.0**8, 2.0**-9
     # Of 16 k, 4 to 11 carry the factor 2^-9 on B's side, the others 2^8.
     row_b = np.where((np.arange(64) % 16 >= 4) & (np.arange(64) % 16 < 12), 0x01, 0x78)
@@ -64,7 +66,7 @@ def accumulation() -> Probe:
     }
     answers = {
         name: result_registers(
-            np.resize(np.float32(kept) * np.float32(2.0**-18), 32)[:, None].repeat(32, 1)
+            np.resize(floats(kept) * np.float32(2.0**-18), 32)[:, None].repeat(32, 1)
         )
         for name, kept in survives.items()
     }
@@ -99,7 +101,7 @@ def layout() -> Probe:
 
 def denormals() -> Probe:
     """Denormal C of fp8, denormal factors and result of bf16, with MODE set to flush."""
-    build = Builder("matrix/denormals", "denormal inputs, C and results are kept, whatever MODE says")
+    build = Builder("matrix/denormals", "denormal inputs, C, results are kept, whatever MODE says")
     zero, tiny = build.load(np.zeros(8, np.uint32)), build.load([2.0**-140] * 16)
     small = np.uint32(0x0020_0020)  # bf16 2^-128
     factors = build.load([small] * 4), build.load([0x4300_4300] * 4)  # 2^7
@@ -108,7 +110,7 @@ def denormals() -> Probe:
     build.result(f"v_mfma_f32_32x32x16_bf16 {{d}}, {factors[0]}, {factors[1]}, 0", 16)
 
     def both(c: float, product: float) -> Floats:
-        return np.repeat(np.float32([c, product]), 16)[:, None]
+        return np.repeat(floats([c, product]), 16)[:, None]
 
     answers = {
         "kept": both(2.0**-140, 16 * 2.0**-121),
@@ -123,7 +125,9 @@ def _ones(build: Builder) -> str:
     return build.load([_ONE * 0x01010101] * 8)
 
 
-def _scaled(build: Builder, a: str, b: str, scales: tuple[str, str], select: str = "", c: str = "0") -> None:
+def _scaled(
+    build: Builder, a: str, b: str, scales: tuple[str, str], select: str = "", c: str = "0"
+) -> None:
     text = _SCALED.format(a=a, b=b, c=c, sa=scales[0], sb=scales[1], select=select)
     build.result(text, 16)
 
@@ -138,7 +142,7 @@ def scale_bytes() -> Probe:
         _scaled(build, one, one, (scale, neutral), select)
 
     def factors(*values: float) -> Floats:
-        return 64 * np.repeat(np.float32(values), 16)[:, None]
+        return 64 * np.repeat(floats(values), 16)[:, None]
 
     answers = {
         "op_sel + 2 op_sel_hi": factors(1, 2, 4, 8),
@@ -149,8 +153,8 @@ def scale_bytes() -> Probe:
 
 
 def scale_lanes() -> Probe:
-    """Scale 2 from lanes 32 to 63; registers 4 to 7 of A hold 16, others 1, lane half 1 twice that."""
-    build = Builder("matrix/scale-lanes", "lanes 32b.. scale registers 4b..4b+3 of both lane halves")
+    """Scale 2 from lanes 32 up. A is 1, times 16 in registers 4 to 7, times 2 in lanes 32 up."""
+    build = Builder("matrix/scale-lanes", "lanes 32b up scale registers 4b to 4b+3 of all lanes")
     codes = np.array([[_ONE, 0x58], [0x40, 0x60]], np.uint32)  # 1, 16; 2, 32
     registers = np.repeat(codes, 4, axis=1)[_LANE // 32].T * np.uint32(0x01010101)
     a, one = build.load(registers), _ones(build)
@@ -159,7 +163,7 @@ def scale_lanes() -> Probe:
     _scaled(build, a, one, (scale, neutral))
 
     def constant(value: float) -> Floats:
-        return np.float32([[value]])
+        return floats([[value]])
 
     sums = 16 * np.array([[1, 16], [2, 32]])
     answers = {
@@ -184,17 +188,19 @@ def scale_range() -> Probe:
     _scaled(build, one, one, (neutral, nan))
 
     def values(c_scaled: bool, nan: float) -> Words:
-        with_c = (2.0**106, 3 * 2.0**-120) if c_scaled else (2.0**106, 3.0)
-        floats = np.float32([2.0**-114, 2.0**-14, *with_c, nan])
-        return np.repeat(floats, 16)[:, None].view(np.uint32)
+        with_c = (67 * 2.0**100, 67 * 2.0**-120) if c_scaled else (2.0**106, 3.0)
+        results = floats([2.0**-114, 2.0**-14, *with_c, nan])
+        return np.repeat(results, 16)[:, None].view(np.uint32)
 
-    expected = values(False, 0.0)
-    expected[-16:] = 0xFFC00000
-    positive = expected.copy()
-    positive[-16:] = 0x7FC00000
+    def with_nan(pattern: int, c_scaled: bool = False) -> Words:
+        words = values(c_scaled, 0.0)
+        words[-16:] = pattern
+        return words
+
     answers = {
-        "exponent, C not scaled, NaN": expected,
-        "exponent, C not scaled, NaN 0x7FC00000": positive,
+        "exponent, C not scaled, NaN": with_nan(0xFFC00000),
+        "exponent, C not scaled, NaN 0x7FC00000": with_nan(0x7FC00000),
+        "exponent, C scaled too, NaN": with_nan(0xFFC00000, c_scaled=True),
         "0xFF is 2^128": values(False, np.inf),
     }
     return build.probe(among(answers), "exponent, C not scaled, NaN")
@@ -215,7 +221,7 @@ def exec_mask() -> Probe:
     )
     build.store(registers)
     answers = {
-        "not masked": np.float32([[64]]),
+        "not masked": floats([[64]]),
         "masked": np.broadcast_to(np.where(_LANE == 0, 64, 0).astype(np.float32), (16, LANES)),
     }
     return build.probe(among(answers), "not masked")
@@ -223,7 +229,7 @@ def exec_mask() -> Probe:
 
 def late_read() -> Probe:
     """The result is read 19 wait states after the MFMA; the register held 1 before."""
-    build = Builder("matrix/read-after-19", "an fp8 32x32x64 result may be read 19 wait states later")
+    build = Builder("matrix/read-after-19", "an fp8 32x32x64 result is there 19 wait states later")
     one, accumulator = _ones(build), build.load(np.ones(16, np.float32))
     copy = build.reserve()
     build.line(
@@ -235,17 +241,15 @@ def late_read() -> Probe:
     )
     build.store(copy)
     answers: Mapping[str, Floats] = {
-        "the result": np.float32([[64]]),
-        "the old value": np.float32([[1]]),
+        "the result": floats([[64]]),
+        "the old value": floats([[1]]),
     }
-    return build.probe(
-        among(answers), "the result", deliberate=frozenset({"hazard"})
-    )
+    return build.probe(among(answers), "the result", deliberate=frozenset({"hazard"}))
 
 
 def sparse_row_sum() -> Probe:
     """v_smfmac_f32_16x16x128 with ones, as the ping-pong loop sums rows."""
-    build = Builder("matrix/sparse-row-sum", "v_smfmac_f32_16x16x128 with ones and this index sums rows")
+    build = Builder("matrix/sparse-row-sum", "v_smfmac_f32_16x16x128 with ones sums rows")
     generator = np.random.default_rng(5)
     values = np.array([0, 1, 2, 3, 4], np.float32)
     codes = np.array([0, 0x38, 0x40, 0x44, 0x48], np.uint8)

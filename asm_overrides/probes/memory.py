@@ -96,7 +96,7 @@ def direct_address() -> Probe:
 
 def direct_wide() -> Probe:
     """16 bytes a lane: lanes follow each other by 16 bytes."""
-    build = Builder("memory/direct-wide", "a load of 16 bytes to LDS: lane l at M0 + 16 l", lds=2048)
+    build = Builder("memory/direct-wide", "16 bytes a lane to LDS: lane l at M0 + 16 l", lds=2048)
     build.load(0x5000 + np.arange(4 * LANES).reshape(4, LANES))
     address = _fill_lds(build, 4)
     wide = build.load(_LANE * 16)
@@ -119,7 +119,7 @@ def direct_wide() -> Probe:
 def direct_bounds() -> Probe:
     """A buffer that ends after 16 lanes, and lanes from 48 on switched off."""
     build = Builder(
-        "memory/direct-bounds", "to LDS: out of range writes zeros, an inactive lane nothing", lds=512
+        "memory/direct-bounds", "to LDS: out of range writes zeros, inactive nothing", lds=512
     )
     build.load(0x5000 + _LANE)
     address = _fill_lds(build, 1)
@@ -147,7 +147,7 @@ def direct_bounds() -> Probe:
 def global_direct() -> Probe:
     """global_load_lds with M0 that is no multiple of 4."""
     build = Builder(
-        "memory/global-direct", "global_load_lds takes M0[17:2] * 4, then lanes by 4 bytes", lds=1024
+        "memory/global-direct", "global_load_lds goes to M0[17:2] * 4 + 4 * lane", lds=1024
     )
     build.load(0x5000 + _LANE)
     address = _fill_lds(build, 2)

@@ -36,6 +36,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "hardware-assumptions.md"
 PROBES = [pytest.param(probe, id=probe.name) for probe in all_probes()]
 STREAMS = [pytest.param(each, id=each.probe.name) for each in all_cycle_probes()]
 
+EVERY = [*PROBES, *(pytest.param(one.probe, id=one.probe.name) for one in all_cycle_probes())]
+
 PROBE_OF_SWITCH = {
     "matrix_sum": "matrix/accumulation",
     "transcendental_flushes_denormals": "float32/transcendental-denormals",
@@ -82,7 +84,7 @@ def test_the_judge_does_not_take_silence_or_noise_for_the_assumed_answer(probe: 
         assert probe.judge(words) != probe.assumed
 
 
-@pytest.mark.parametrize("probe", [*PROBES, *(pytest.param(p.values[0].probe, id=p.id) for p in STREAMS)])
+@pytest.mark.parametrize("probe", EVERY)
 def test_what_runs_on_a_card_is_fit_for_it(probe: Probe) -> None:
     kinds = {finding.kind for finding in check_text(probe.text, strict=True)}
     assert kinds == set(probe.deliberate)
@@ -181,7 +183,8 @@ def test_streams_end_and_are_counted(stream: CycleProbe) -> None:
     counted = re.split(r"\.L(?:one|second):", text)[1].split("s_sub_u32 s16")[0]
     lines = [line.split()[0] for line in counted.splitlines() if line.strip()]
     assert stream.units in (lines.count(name) * rounds[-1] for name in set(lines))
-    probe = dataclasses.replace(stream.probe, text=re.sub(r"s_mov_b32 s16, \d+", "s_mov_b32 s16, 1", text))
+    text = re.sub(r"s_mov_b32 s16, \d+", "s_mov_b32 s16, 1", text)
+    probe = dataclasses.replace(stream.probe, text=text)
     assert stream.measured(emulated.execute(probe)) == pytest.approx(10)
     assert stream.agrees(stream.cycles * 1.05) and not stream.agrees(stream.cycles * 1.2)
 
@@ -220,7 +223,7 @@ def test_the_op_takes_what_is_allowed(tuning_file: Path) -> None:
     [
         ([], '"machines" must be an object'),
         ({"gfx950": {}}, 'machine gfx950: "settings" must be an object'),
-        ({"gfx950": {"settings": {"pack": "loose"}}}, "pack is 'loose'; accepted: pack: perm, op_sel"),
+        ({"gfx950": {"settings": {"pack": "loose"}}}, "pack is 'loose'; accepted: pack: perm"),
         ({"gfx950": {"settings": {"speed": "high"}}}, "speed is 'high'; accepted"),
     ],
 )
@@ -256,12 +259,14 @@ def test_a_kernel_that_is_off_is_noticed(monkeypatch: pytest.MonkeyPatch, on_car
     monkeypatch.setattr(kernels, "_run", run)
     row = kernels.check(case, on_card=on_card)
     assert row.agrees is False
-    assert row.outcome.startswith("1 of 25600 of out differ, by up to 1.0" if on_card else "emulated: out: ")
+    expected = "1 of 25600 of out differ, by up to 1.0" if on_card else "emulated: out: "
+    assert row.outcome.startswith(expected)
 
 
 def table_rows() -> list[list[str]]:
     """Cells of the document's tables of five columns."""
-    cells = [line.strip("| ").split(" | ") for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
+    lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
+    cells = [line.strip("| ").split(" | ") for line in lines]
     return [row for row in cells if len(row) == 5 and row[0] != "question"]
 
 

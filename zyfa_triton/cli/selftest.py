@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "put what is assumed about gfx950 to the card, or to the emulator without one"
 DESCRIPTION = """\
-Runs a small kernel for each assumption of docs/hardware-assumptions.md that a card can settle, whole
-attention kernels against the emulator, and streams that measure the cycle model's constants.
-On a gfx950 what turns out to be allowed (a faster way to pack codes) is written to the tuning file
-that the op reads. Without one the emulator answers, so that the probes are known to work; cycles
-then need a card.
+Runs a small kernel for each assumption of docs/hardware-assumptions.md that a card can
+settle, whole attention kernels against the emulator, and streams that measure the cycle
+model's constants. On a gfx950 what turns out to be allowed (a faster way to pack codes) is
+written to the tuning file that the op reads. Without one the emulator answers, so that the
+probes are known to work; cycles then need a card.
 NAME: rows to run, by the beginning of their names, such as matrix or kernels/fp8.
 The exit status is 1 when an answer is not the assumed one."""
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     for name in args.name:
         if not any(each.startswith(name) for each in selftest.names()):
             groups = ", ".join(dict.fromkeys(each.split("/")[0] for each in selftest.names()))
-            raise CommandError(f"NAME: got {name!r}; accepted: the beginning of a row's name, {groups}")
+            raise CommandError(f"NAME: got {name!r}; accepted: beginnings of names; {groups}")
     missing = card.missing()
     if args.backend == "device" and missing:
         raise CommandError(f"--backend device: {missing}")

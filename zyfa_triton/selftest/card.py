@@ -47,6 +47,9 @@ def assemble(text: str) -> bytes:
 
     Raises RuntimeError where the text does not assemble; LLVM says why on stderr.
     """
+    from triton._C.libtriton import llvm
+
+    llvm.init_targets()  # as every compilation does; a second time it does nothing
     backend = _backend()
     code: bytes = backend.make_hsaco(text, {}, backend.parse_options({"enable_fp_fusion": False}))
     if not code.startswith(b"\x7fELF"):

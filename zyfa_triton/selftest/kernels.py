@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -77,17 +78,20 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 def _run(case: Case, inputs: testing.Inputs, backend: str) -> Pair:
     """(out, lse) on the CPU."""
     where = "cuda" if backend == "device" else "cpu"
+    scales: dict[str, Any] = {
+        name: None if descale is None else descale.to(where)
+        for name, descale in inputs.descales.items()
+    }
     result = flash_attn_func(
-        *(tensor.to(where) for tensor in (inputs.q, inputs.k, inputs.v)),
+        inputs.q.to(where),
+        inputs.k.to(where),
+        inputs.v.to(where),
         causal=True,
         p_mode=case.p_mode,  # type: ignore[arg-type]
         kernel=case.kernel,
         backend=backend,
         return_lse=True,
-        **{
-            name: None if descale is None else descale.to(where)
-            for name, descale in inputs.descales.items()
-        },
+        **scales,
     )
     assert isinstance(result, tuple)
     return result[0].cpu(), result[1].cpu()

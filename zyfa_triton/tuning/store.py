@@ -100,9 +100,7 @@ def save(path: Path, key: TuningKey, config: Config, origin: dict[str, Any]) -> 
     _write(path, entries, load_machines(path))
 
 
-def save_machine(
-    path: Path, target: str, settings: dict[str, str], origin: dict[str, Any]
-) -> None:
+def save_machine(path: Path, target: str, settings: dict[str, str], origin: dict[str, Any]) -> None:
     """Adds or replaces what a self-test of a target found; as atomic as `save`."""
     _write(path, load(path), {**load_machines(path), target: {"settings": settings, **origin}})
 
