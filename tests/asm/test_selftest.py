@@ -186,7 +186,8 @@ def test_streams_end_and_are_counted(stream: CycleProbe) -> None:
     text = re.sub(r"s_mov_b32 s16, \d+", "s_mov_b32 s16, 1", text)
     probe = dataclasses.replace(stream.probe, text=text)
     assert stream.measured(emulated.execute(probe)) == pytest.approx(10)
-    assert stream.agrees(stream.cycles * 1.05) and not stream.agrees(stream.cycles * 1.2)
+    assert stream.agrees(stream.cycles * 1.05) and not stream.agrees(stream.cycles * 0.8)
+    assert stream.agrees(stream.cycles * 1.2) is stream.at_least
 
 
 def _rows(other_half: bool) -> list[selftest.Row]:
@@ -251,7 +252,7 @@ def test_a_kernel_that_is_off_is_noticed(monkeypatch: pytest.MonkeyPatch, on_car
         ref, _ = kernels.testing.expected(inputs, causal=True, block_scale=True)
         out = ref[0].to(torch.bfloat16)
         if backend == "device":
-            out[0, 3, 0, 5] += 1
+            out[0, 3, 0, 5] += 2**-9
         elif not on_card:
             out[:] += 0.1
         return out, ref[1].float()
@@ -259,8 +260,12 @@ def test_a_kernel_that_is_off_is_noticed(monkeypatch: pytest.MonkeyPatch, on_car
     monkeypatch.setattr(kernels, "_run", run)
     row = kernels.check(case, on_card=on_card)
     assert row.agrees is False
-    expected = "1 of 25600 of out differ, by up to 1.0" if on_card else "emulated: out: "
-    assert row.outcome.startswith(expected)
+    if on_card:
+        assert re.fullmatch(
+            r"1 of 25600 of out differ, by up to 2.0e-03; within the error budget", row.outcome
+        )
+    else:
+        assert row.outcome.startswith("emulated: out: ")
 
 
 def table_rows() -> list[list[str]]:
