@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import asm_overrides
+from asm_overrides.isa import parse_instruction
 from asm_overrides.isa.registers import SGPR
 from asm_overrides.passes.allocate import Budget
+from asm_overrides.passes.hazards import Surroundings
 from asm_overrides.passes.pipeline import Generated, Options, generate
 from asm_overrides.passes.waits import Boundary
 from asm_overrides.recipes.attention_fp8 import Interface, Parameters, build
@@ -31,6 +33,7 @@ from zyfa_triton.kernels.attention_loop import (
 )
 from zyfa_triton.problem import Problem
 from zyfa_triton.splice.recipe import register_numbers
+from zyfa_triton.splice.text import AFTER, BEFORE
 
 CONFIG: Mapping[str, Any] = {
     "BLOCK_M": TILE_M,
@@ -74,6 +77,9 @@ def _interface() -> Interface:
 
 _BUDGET = Budget(vectors=(range(10, 64), range(130, 256)), scalars=(range(49, 80),))
 _BOUNDARY = Boundary(entry=False, exit=False)  # the splice waits on both sides
+_SURROUNDINGS = Surroundings(
+    before=tuple(map(parse_instruction, BEFORE)), after=tuple(map(parse_instruction, AFTER))
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +145,9 @@ def settings() -> dict[str, tuple[str, ...]]:
 
 @cache
 def _generated(parameters: Parameters, label: str) -> Generated:
-    options = Options(budget=_BUDGET, boundary=_BOUNDARY, label_prefix=label or ".L")
+    options = Options(
+        budget=_BUDGET, boundary=_BOUNDARY, surroundings=_SURROUNDINGS, label_prefix=label or ".L"
+    )
     return generate(build(parameters, _interface()), options)
 
 
