@@ -80,6 +80,41 @@ def accumulation() -> Probe:
     return build.probe(among(answers), "exact sum")
 
 
+def accumulation_bf16() -> Probe:
+    """The same of bf16, whose exponents need no help from B."""
+    build = Builder("matrix/accumulation-bf16", "the same for the 16 products of a bf16 MFMA")
+    big, minus, small = 0x4780, 0xC780, 0x3680  # 2^16, -2^16, 2^-18
+    cases: list[dict[int, int]] = [
+        {0: big, 1: minus, 2: small},
+        {0: big, 2: small, 3: minus},
+        {0: big, 4: small, 8: minus},
+        {0: big, 2: small, 4: minus},
+        {0: big, 1: small, 2: minus},
+    ]
+    a = np.zeros((32, 16), np.uint16)
+    for row in range(32):
+        for k, code in cases[row % len(cases)].items():
+            a[row, k] = code
+    survives = {
+        "exact sum": (1, 1, 1, 1, 1),
+        "8 products exactly, rounded after each 8": (1, 1, 0, 1, 1),
+        "4 products exactly, rounded after each 4": (1, 1, 0, 0, 1),
+        "2 products exactly, rounded after each 2": (1, 1, 0, 0, 0),
+        "one product after the other, rounded each time": (1, 0, 0, 0, 0),
+        "8 even and 8 odd products, cut to 24 bits": (0, 0, 0, 0, 1),
+    }
+    answers = {
+        name: result_registers(np.resize(floats(kept) * 2.0**-18, 32)[:, None].repeat(32, 1))
+        for name, kept in survives.items()
+    }
+    k = 8 * (_LANE // 32)[:, None] + np.arange(8)
+    words = np.ascontiguousarray(a[_LANE[:, None] % 32, k]).view(np.uint32).T
+    factors, ones = build.load(words), build.load([0x3F80_3F80] * 4)
+    build.line(_BEFORE)
+    build.result(f"v_mfma_f32_32x32x16_bf16 {{d}}, {factors}, {ones}, 0", 16)
+    return build.probe(among(answers), "exact sum")
+
+
 def layout() -> Probe:
     """Random small integers; a wrong row, column or pairing of k gives another product."""
     build = Builder("matrix/layout", "layouts of A, B and D of 32x32x64 fp8")
@@ -278,6 +313,7 @@ def sparse_row_sum() -> Probe:
 
 PROBES = (
     accumulation,
+    accumulation_bf16,
     layout,
     denormals,
     scale_bytes,

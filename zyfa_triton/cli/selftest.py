@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     settings = selftest.settings_from(rows)
     print(table(("question", "name", "outcome", "agrees"), [_cells(row) for row in rows]))
     print(f"\n{_summary(rows)}")
+    if any(row.agrees is False for row in rows):
+        print("what depends on an assumption: docs/hardware-assumptions.md")
     if settings and on_card:
         print(f"allowed: {stored[0] if stored else _shown(settings) + ' (not stored)'}")
     write_json(
