@@ -107,8 +107,8 @@ def accumulation_bf16() -> Probe:
         name: result_registers(np.resize(floats(kept) * 2.0**-18, 32)[:, None].repeat(32, 1))
         for name, kept in survives.items()
     }
-    k = 8 * (_LANE // 32)[:, None] + np.arange(8)
-    words = np.ascontiguousarray(a[_LANE[:, None] % 32, k]).view(np.uint32).T
+    held = 8 * (_LANE // 32)[:, None] + np.arange(8)
+    words = np.ascontiguousarray(a[_LANE[:, None] % 32, held]).view(np.uint32).T
     factors, ones = build.load(words), build.load([0x3F80_3F80] * 4)
     build.line(_BEFORE)
     build.result(f"v_mfma_f32_32x32x16_bf16 {{d}}, {factors}, {ones}, 0", 16)
