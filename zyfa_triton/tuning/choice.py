@@ -28,6 +28,7 @@ class _Files:
     user: store.Entries = field(default_factory=dict)
     machines: store.Machines = field(default_factory=dict)
     shipped: store.Entries | None = None
+    resolved: dict[TuningKey, Config] = field(default_factory=dict)
 
 
 _files = _Files()
@@ -78,6 +79,13 @@ def allow(target: str, settings: dict[str, str], origin: dict[str, object]) -> P
 
 def resolve(key: TuningKey) -> Config:
     """The configuration of a call that does not measure: exact, nearest length, or default."""
+    _user_entries()  # forgets what was resolved where the file is another
+    if key not in _files.resolved:
+        _files.resolved[key] = _resolve(key)
+    return dict(_files.resolved[key])
+
+
+def _resolve(key: TuningKey) -> Config:
     exact = chosen(key)
     if exact is not None:
         return exact
@@ -119,6 +127,7 @@ def _user_entries() -> store.Entries:
         _files.user = store.load(path)
         _files.machines = store.load_machines(path)
         _files.user_path = path
+        _files.resolved.clear()
     return _files.user
 
 
