@@ -127,7 +127,7 @@ def _transcendental_inputs() -> dict[str, Floats]:
     }
 
 
-_ROWS = 4
+_ROWS = 16
 _FUNCTIONS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "exp": np.exp2,
     "log": np.log2,
@@ -138,7 +138,7 @@ _FUNCTIONS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 
 
 def transcendental_accuracy() -> Probe:
-    """256 inputs of each opcode against float64, rounded."""
+    """1,024 inputs of each opcode against float64, rounded."""
     build = Builder(
         "float32/transcendental-accuracy", "v_exp, v_log, v_rcp, v_rsq, v_sqrt: correctly rounded"
     )

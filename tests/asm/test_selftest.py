@@ -166,6 +166,13 @@ def test_the_command_passes_and_stores_nothing_without_a_card(
     assert not tuning_file.exists()
 
 
+def test_the_command_asks_all_probes_and_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = {name.split("/")[0] for name in selftest.names()} - {"kernels"}
+    assert main(["selftest", *sorted(groups)]) == 0
+    summary = f"{len(all_probes())} of {len(all_probes()) + len(STREAMS)} as assumed"
+    assert summary in capsys.readouterr().out
+
+
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selftest", "matrices"]) == 2
     assert "NAME: got 'matrices'" in capsys.readouterr().err
