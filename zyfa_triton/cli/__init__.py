@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zyfa_triton._version import __version__
-from zyfa_triton.cli import check, compile, demo, doctor, inspect, run
+from zyfa_triton.cli import check, compile, demo, doctor, inspect, run, selftest
 from zyfa_triton.cli.output import CommandError
 
 COMMANDS = {
@@ -22,6 +22,7 @@ COMMANDS = {
     "inspect": inspect,
     "run": run,
     "check": check,
+    "selftest": selftest,
     "demo": demo,
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from zyfa_triton.kernels import pingpong
 from zyfa_triton.problem import Problem
+from zyfa_triton.tuning import choice
 from zyfa_triton.tuning.configurations import PINGPONG, TRITON, Config, default
 from zyfa_triton.tuning.key import TuningKey
 
@@ -58,11 +59,14 @@ def pingpong_config() -> Config:
 def launchable(config: Mapping[str, Any], key: TuningKey) -> Config:
     """A configuration as the launch takes it: the kernel's name becomes its LOOP constexpr.
 
-    A LOOP of the caller's own (`zyfa_triton.splice.use`) stays.
+    The loop's settings are its default ones, or what a self-test of the target found allowed. A
+    LOOP of the caller's own (`zyfa_triton.splice.use`) stays.
     """
     result = {"LOOP": "", **config}
     if result.pop("kernel", None) == PINGPONG:
-        result["LOOP"] = pingpong.loop_of(key.p_mode, is_causal=key.causal)
+        result["LOOP"] = pingpong.loop_of(
+            key.p_mode, is_causal=key.causal, **choice.machine_settings(key.target)
+        )
     return result
 
 
