@@ -82,4 +82,3 @@ SOURCES: dict[str, tuple[str, str]] = {
 """Trust and source of each constant."""
 
 DEFAULT = Constants()
-

@@ -55,9 +55,7 @@ class Prediction:
 def predict(steady: Steady, constants: Constants = DEFAULT) -> Prediction:
     """Port bound and replays over a scan of phase offsets."""
     bound = port_bound(steady, constants)
-    has_barriers = any(
-        each.opcode == "s_barrier" for track in steady.tracks for each in track.path
-    )
+    has_barriers = any(each.opcode == "s_barrier" for track in steady.tracks for each in track.path)
     if steady.joined and has_barriers:
         replays = [replay(steady, constants, skew=skew) for skew in SKEWS]
     else:

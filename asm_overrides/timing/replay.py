@@ -290,11 +290,7 @@ class _Simd:
         if step.kind is Kind.VECTOR:
             if self.vector_free > start:
                 start, cause = self.vector_free, VECTOR_PORT
-            if (
-                step.packed
-                and self.constants.packed_waits_for_other
-                and self.packed_from > start
-            ):
+            if step.packed and self.constants.packed_waits_for_other and self.packed_from > start:
                 start, cause = self.packed_from, PACKED
         elif step.kind is Kind.MATRIX:
             if self.matrix_free > start:
