@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asm_overrides.timing.replay import (
-    BARRIER, LDS_QUEUE, LDS_WAIT, MATRIX_PIPE, MATRIX_READS, MATRIX_RESULT, MEMORY_WAIT, ORDER,
-    PACKED, VECTOR_PORT, VECTOR_RESULT,
+    BARRIER,
+    LDS_QUEUE,
+    LDS_WAIT,
+    MATRIX_PIPE,
+    MATRIX_READS,
+    MATRIX_RESULT,
+    MEMORY_WAIT,
+    ORDER,
+    PACKED,
+    VECTOR_PORT,
+    VECTOR_RESULT,
 )  # fmt: skip
 from asm_overrides.timing.steps import Kind
 

@@ -121,15 +121,16 @@ class Replay:
         at = [0, 0]
         free = self.begin
         for event in self.events:
-            mine = by_wave[event.wave]
             step = self.step(event)
-            if step.kind is not Kind.MATRIX or event.start < self.begin:
+            if step.kind is not Kind.MATRIX:
                 continue
-            if event.start >= self.end:
-                break
-            if event.start > free:
-                at[event.wave] = self._attribute(mine, at[event.wave], free, event.start, found)
+            start = min(event.start, self.end)
+            if start > free:
+                mine = by_wave[event.wave]
+                at[event.wave] = self._attribute(mine, at[event.wave], free, start, found)
             free = max(free, event.start + step.cycles)
+            if free >= self.end:
+                break
         return {
             cause: round(count / self.iterations, 1)
             for cause, count in found.most_common()
@@ -169,6 +170,7 @@ class _Wave:
         self.issued = -1
         self.arrived = -1  # at a barrier
         self.own: tuple[int, str] | None = None
+        self.has_waited = False
 
     @property
     def step(self) -> Step:
@@ -202,8 +204,23 @@ class _Simd:
                 key = (start, -wave.priority, wave.issued, number)
                 if best is None or key < best:
                     best, chosen, why = key, wave, cause
-            if best is not None and chosen is not None:
+            if (
+                best is not None
+                and chosen is not None
+                and not self._packed_is_held(chosen, best[0])
+            ):
                 self._issue(chosen, best[3], best[0], why)
+
+    def _packed_is_held(self, wave: _Wave, start: int) -> bool:
+        """Whether packed arithmetic must wait for the matrix instruction that runs as it comes.
+
+        Only for that one: a wave that feeds the pipe without a gap must not shut the other one out.
+        """
+        waits = wave.step.packed and self.constants.packed_waits_for_other
+        if not waits or wave.has_waited or self.packed_from <= start:
+            return False
+        wave.own, wave.has_waited = (self.packed_from, PACKED), True
+        return True
 
     def _release(self) -> None:
         """Let waves go on whose barrier is complete."""
@@ -228,7 +245,7 @@ class _Simd:
         if number == 0 and wave.place == 0:
             self.starts.append(ready)
         wave.place += 1
-        wave.own = None
+        wave.own, wave.has_waited = None, False
         if wave.place == len(wave.steps):
             wave.place = 0
             wave.iteration += 1
@@ -283,15 +300,13 @@ class _Simd:
         return after
 
     def _earliest(self, wave: _Wave) -> tuple[int, str]:
+        step = wave.step
         if wave.own is None:
             wave.own = self._own(wave)
         start, cause = wave.own
-        step = wave.step
         if step.kind is Kind.VECTOR:
             if self.vector_free > start:
                 start, cause = self.vector_free, VECTOR_PORT
-            if step.packed and self.constants.packed_waits_for_other and self.packed_from > start:
-                start, cause = self.packed_from, PACKED
         elif step.kind is Kind.MATRIX:
             if self.matrix_free > start:
                 start, cause = self.matrix_free, MATRIX_PIPE
