@@ -7,6 +7,7 @@ in `zyfa_triton.schedules`, how the picture looks in `zyfa_triton.timeline`.
 from __future__ import annotations
 
 import argparse
+import gzip
 import importlib.util
 import json
 from collections.abc import Sequence
@@ -68,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"the branch on this line of the FILE {what}",
         )
     parser.add_argument("--png", type=Path, metavar="FILE", help="picture of two iterations")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="Chrome trace, for Perfetto")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="Chrome trace, for Perfetto (.gz: packed)"
+    )
     parser.add_argument(
         "--cycles", type=options.positive, metavar="N", help="so many cycles in the picture"
     )
@@ -178,7 +181,9 @@ def _write(args: argparse.Namespace, row: Scheduled) -> list[Path]:
             files.append(args.png)
         if args.trace is not None:
             trace = chrome_trace(row.prediction.worst, row.notes)
-            args.trace.write_text(json.dumps(trace), encoding="utf-8")
+            data = json.dumps(trace, separators=(",", ":")).encode()
+            is_packed = args.trace.suffix == ".gz"  # Perfetto opens both
+            args.trace.write_bytes(gzip.compress(data, mtime=0) if is_packed else data)
             files.append(args.trace)
     except OSError as error:
         raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
