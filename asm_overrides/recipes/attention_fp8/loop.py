@@ -170,7 +170,6 @@ class _Loop:
         with b.stage("unmasked", "fixed"):
             b.label(unmasked)
         with b.stage("row maximum", "vector"):
-            self.tiles.read_k(next_k_slot)
             self.softmax.finish_sum()
             self.softmax.row_maximum()
         with b.stage("rescale?", "fixed"):
@@ -180,6 +179,8 @@ class _Loop:
         with b.stage("keeps", "fixed"):
             b.label(keeps)
         with b.stage("codes", "vector"):
+            # here, not earlier: the other wave reads V in the first half of its matrix stage
+            self.tiles.read_k(next_k_slot)
             self.softmax.codes()
             b.op("s_add_u32", v.start_n, v.start_n, 64, role="next block")
 
