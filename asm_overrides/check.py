@@ -93,9 +93,7 @@ def check_instructions(
         for hazard in find_hazards(instructions, labels, entry, strict=strict, xnack=xnack):
             consumer = instructions[hazard.consumer]
             found.append(_finding("hazard", consumer, hazard.describe(instructions)))
-        for missing in find_missing_waits(instructions, labels, entry):
-            user = instructions[missing.index]
-            found.append(_finding(missing.kind, user, missing.describe(instructions)))
+        found += _wait_findings(instructions, labels, entry)
         flow = control_flow(instructions, labels, entry)
         last = len(instructions) - 1
         if flow.reachable[last] and not _ends(instructions[last]):
@@ -105,6 +103,19 @@ def check_instructions(
                 )
             )
     return _once(found)
+
+
+def _wait_findings(
+    instructions: list[Instruction], labels: dict[str, int], entry: int
+) -> list[Finding]:
+    try:
+        missing = find_missing_waits(instructions, labels, entry)
+    except OverflowError as error:
+        return [_finding("waits-not-proved", instructions[entry], str(error))]
+    return [
+        _finding(each.kind, instructions[each.index], each.describe(instructions))
+        for each in missing
+    ]
 
 
 def _check_code_object(data: bytes, strict: bool) -> list[Finding]:

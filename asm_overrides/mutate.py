@@ -25,6 +25,7 @@ class Mutation:
         kind: what sort of mistake.
         line: 1-based line of the text.
         before, after: the instruction, and what stands in its place ("" if removed).
+        partner: line of the instruction `after`, where the two changed places.
     """
 
     name: str
@@ -32,6 +33,12 @@ class Mutation:
     line: int
     before: str
     after: str
+    partner: int = 0
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """Lines that it changes."""
+        return (self.line, self.partner) if self.partner else (self.line,)
 
     def apply(self, text: str) -> str:
         """The text with the mistake in it.
@@ -40,14 +47,24 @@ class Mutation:
             ValueError: the text is not the one that the mutation was made for.
         """
         lines = text.split("\n")
-        old = lines[self.line - 1]
-        if self.before not in old:
-            raise ValueError(f"line {self.line} does not hold {self.before!r}")
-        lines[self.line - 1] = old.replace(self.before, self.after, 1)
+        _replace(lines, self.line, self.before, self.after)
+        if self.partner:
+            _replace(lines, self.partner, self.after, self.before)
         return "\n".join(lines)
 
     def __str__(self) -> str:
+        if self.partner:
+            return (
+                f"{self.name}: lines {self.line} and {self.partner}: {self.before} <-> {self.after}"
+            )
         return f"{self.name}: line {self.line}: {self.before} -> {self.after or '(removed)'}"
+
+
+def _replace(lines: list[str], line: int, before: str, after: str) -> None:
+    old = lines[line - 1]
+    if before not in old:
+        raise ValueError(f"line {line} does not hold {before!r}")
+    lines[line - 1] = old.replace(before, after, 1)
 
 
 Maker = Callable[[list[Instruction]], Iterator[tuple[Instruction, str]]]
@@ -88,13 +105,17 @@ def _weakened_waits(instructions: list[Instruction]) -> Iterator[tuple[Instructi
                 yield instruction, re.sub(old, f"{name}({count + 1})", instruction.text)
 
 
-def _shortened_nops(instructions: list[Instruction]) -> Iterator[tuple[Instruction, str]]:
-    """Half of the wait states."""
-    for instruction in instructions:
-        if instruction.opcode == "s_nop":
-            count = int(instruction.text.split()[1], 0)
-            if count:
-                yield instruction, f"s_nop {count // 2}"
+def _shortened_nops(shorter: Callable[[int], int]) -> Maker:
+    """Fewer wait states: from the operand of s_nop to another."""
+
+    def make(instructions: list[Instruction]) -> Iterator[tuple[Instruction, str]]:
+        for instruction in instructions:
+            if instruction.opcode == "s_nop":
+                count = int(instruction.text.split()[1], 0)
+                if count:
+                    yield instruction, f"s_nop {shorter(count)}"
+
+    return make
 
 
 def _replaced_source(
@@ -231,7 +252,8 @@ _MAKERS: dict[str, Maker] = {
     "wait-removed": _removed("s_waitcnt"),
     "wait-weakened": _weakened_waits,
     "nop-removed": _removed("s_nop"),
-    "nop-halved": _shortened_nops,
+    "nop-halved": _shortened_nops(lambda count: count // 2),
+    "nop-shortened": _shortened_nops(lambda count: count - 1),
     "barrier-removed": _removed("s_barrier"),
     "matrix-factor-unwritten": _replaced_source(_is("v_mfma"), 1, _highest),
     "matrix-factor-next": _replaced_source(_is("v_mfma"), 2, _next),

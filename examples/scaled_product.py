@@ -13,19 +13,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from asm_overrides.emulator import GlobalMemory, load_text, run
 from zyfa_triton import splice
-from zyfa_triton.compile import CompiledKernel, compile_kernel
+from zyfa_triton.prototype import Trial, try_on_gfx950
 from zyfa_triton.splice import Input, LoopRecipe, MatrixLayout, Output, SpliceError
 from zyfa_triton.splice.marker import marked_bound
 
 BLOCK_M, BLOCK_N, BLOCK_K = 256, 32, 128
-OPTIONS = {"num_warps": 8, "num_stages": 2, "waves_per_eu": 2, "enable_fp_fusion": False}
+BLOCKS = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}
+OPTIONS = {"num_warps": 8, "num_stages": 2, "waves_per_eu": 2}
 
 
 @triton.jit
@@ -56,7 +55,8 @@ def scaled_product(
         row_sum += tl.max(tl.dot(a, ones), 1)
     c_ptr += tl.program_id(0) * BLOCK_M * stride_c + tl.program_id(1) * BLOCK_N
     tl.store(c_ptr + rows[:, None] * stride_c + columns[None, :], acc * scale)
-    tl.store(row_sum_ptr + tl.program_id(0) * BLOCK_M + rows, row_sum)
+    if tl.program_id(1) == 0:
+        tl.store(row_sum_ptr + tl.program_id(0) * BLOCK_M + rows, row_sum)
 
 
 # Registers by role. A and B are loaded twice over: while the matrix instructions read one copy,
@@ -176,50 +176,6 @@ def _multiply(copy: int) -> Iterator[str]:
             yield f"v_mfma_f32_32x32x64_f8f6f4 {acc}, v[{left}:{left + 7}], v[{a}:{a + 7}], {acc}"
 
 
-def compile_product(arguments: Mapping[str, Any], loop: str) -> CompiledKernel:
-    """Machine code for these arguments, with Triton's loop (loop == "") or a recipe's."""
-    constants = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "LOOP": loop}
-    return compile_kernel(scaled_product, arguments, constants, OPTIONS)
-
-
-def emulate(
-    compiled: CompiledKernel,
-    arguments: Mapping[str, Any],
-    seed: int | None = None,
-    preload: bool = True,
-) -> tuple[dict[str, np.ndarray[Any, Any]], list[Any]]:
-    """Execute machine code on the CPU: the float32 outputs by name, and what the emulator
-    distrusts.
-
-    seed: interleaves the waves at random. preload: whether the firmware preloads arguments.
-    """
-    memory = GlobalMemory()
-    values: dict[str, Any] = dict(arguments)
-    outputs = [name for name in ("c_ptr", "row_sum_ptr") if name in values]
-    for name, value in arguments.items():
-        if isinstance(value, torch.Tensor):
-            raw = value.view(torch.uint8).numpy()
-            values[name] = memory.alloc(name, raw, readonly=name not in outputs)
-    kernel = load_text(compiled.amdgcn)
-    size_m, size_n = arguments["c_ptr"].shape
-    result = run(
-        kernel,
-        grid=(size_m // BLOCK_M, size_n // BLOCK_N),
-        kernarg=kernel.pack([values[name] for name in compiled.signature.run_time_names]),
-        memory=memory,
-        num_waves=compiled.num_warps,
-        dynamic_lds=compiled.shared,
-        seed=seed,
-        preload=preload,
-    )
-    shapes = {name: tuple(arguments[name].shape) for name in outputs}
-    arrays: dict[str, np.ndarray[Any, Any]] = {
-        name: memory.array(values[name], np.float32).reshape(shape).copy()
-        for name, shape in shapes.items()
-    }
-    return arrays, result.findings
-
-
 def example_arguments(size_m: int, size_n: int, size_k: int, seed: int = 0) -> dict[str, Any]:
     """Random e4m3 matrices and outputs full of NaN."""
     generator = torch.Generator().manual_seed(seed)
@@ -240,22 +196,36 @@ def example_arguments(size_m: int, size_n: int, size_k: int, seed: int = 0) -> d
     }
 
 
+def try_product(arguments: Mapping[str, Any], loop: str, seed: int | None = None) -> Trial:
+    """Run the kernel's machine code on this CPU, with Triton's loop (loop == "") or a recipe's;
+    fills c_ptr and row_sum_ptr."""
+    size_m, size_n = arguments["c_ptr"].shape
+    return try_on_gfx950(
+        scaled_product,
+        (size_m // BLOCK_M, size_n // BLOCK_N),
+        arguments,
+        {**BLOCKS, "LOOP": loop},
+        outputs=("c_ptr", "row_sum_ptr"),
+        seed=seed,
+        **OPTIONS,
+    )
+
+
 def main() -> None:
     arguments = example_arguments(BLOCK_M, BLOCK_N, 5 * BLOCK_K)
     a, b = arguments["a_ptr"].double(), arguments["b_ptr"].double()
-    expected = {"c_ptr": (a @ b.T * arguments["scale"]).numpy(), "row_sum_ptr": a.sum(1).numpy()}
+    expected = {"c_ptr": a @ b.T * arguments["scale"], "row_sum_ptr": a.sum(1)}
     for title, loop in (("Triton's loop", ""), ("ours", splice.use(ScaledProductLoop()))):
-        compiled = compile_product(arguments, loop)
-        results, findings = emulate(compiled, arguments)
+        trial = try_product(arguments, loop)
         error = max(
-            float(np.abs(results[name] - expected[name]).max() / np.abs(expected[name]).max())
-            for name in expected
+            ((arguments[name] - truth).abs().max() / truth.abs().max()).item()
+            for name, truth in expected.items()
         )
-        print(
-            f"{title:14} largest error {error:.1e}, {len(findings)} findings, "
-            f"{compiled.shared} bytes of LDS, splice: {compiled.splice or 'none'}"
-        )
-        for finding in findings:
+        print(f"{title}: {trial.compiled.splice or 'nothing replaced'}")
+        print(f"  largest error {error:.1e}, findings: {len(trial.findings)}")
+        print(f"  VGPRs {trial.report.vgprs}, LDS {trial.compiled.shared} bytes")
+        print(f"  wave instructions {trial.wave_instructions}")
+        for finding in trial.findings:
             print(f"    {finding}")
 
 

@@ -15,4 +15,5 @@ if [ ! -e "$venv/.installed" ]; then
 fi
 "$venv/bin/python" -c 'import triton; assert triton.__version__.startswith("3.6"), triton.__version__'
 # Machine code differs from version to version: what runs it is what is worth running.
-"$venv/bin/python" -m pytest -q tests/asm/test_demo.py tests/asm/test_examples.py
+"$venv/bin/python" -m pytest -q tests/asm/test_demo.py tests/asm/test_examples.py \
+  tests/asm/test_scaled_product.py tests/asm/test_splice_*.py

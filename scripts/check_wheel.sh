@@ -31,7 +31,9 @@ for package in (zyfa_triton, asm_overrides):
 PYTHON
 "$work/venv/bin/zyfa" doctor
 "$work/venv/bin/zyfa" compile --dtype fp8 --p-mode lean -o "$work/out"
-"$work/venv/bin/zyfa" check "$work/out"/*.amdgcn
+"$work/venv/bin/zyfa" check "$work/out"/*.amdgcn "$work/out"/*.hsaco
+"$work/venv/bin/zyfa" demo --seqlen 256 --heads 1 -o "$work/demo"
+test -s "$work/demo/demo.png"
 "$work/venv/bin/zyfa" run --seqlen 256 --heads 1 --backend emulated --json "$work/rows.json"
 "$work/venv/bin/python" - "$work/rows.json" <<'PYTHON'
 import json

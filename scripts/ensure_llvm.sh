@@ -1,22 +1,30 @@
 #!/usr/bin/env bash
 # Sees to it that LLVM 22's command-line tools are there: the assembly tests compare the instruction
-# table with llvm-mc and llc, and `zyfa check` reads foreign code objects with llvm-objdump.
+# table with llvm-mc and llc, and `zyfa check` reads code objects with llvm-objdump.
 # The package itself compiles and assembles with the LLVM inside Triton.
 set -euo pipefail
 version=22
-missing=()
-for tool in llvm-mc llc llvm-objdump ld.lld; do
-  command -v "$tool-$version" >/dev/null 2>&1 || missing+=("$tool-$version")
-done
-[ ${#missing[@]} -eq 0 ] && exit 0
-
 packages="llvm-$version lld-$version"
+
+# Found as the tests look for it: NAME-22 on PATH, or NAME in the folder ZYFA_LLVM, or on PATH.
+has() {
+  command -v "$1-$version" >/dev/null 2>&1 && return
+  local path="${ZYFA_LLVM:+$ZYFA_LLVM/}$1"
+  "$path" --version 2>/dev/null | grep -qE "(LLVM version|LLD) $version\."
+}
+missing() {
+  for tool in llvm-mc llc llvm-objdump ld.lld; do has "$tool" || echo "$tool"; done
+}
+
+lacking=$(missing)
+[ -z "$lacking" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-  echo "installing $packages (missing: ${missing[*]})"
+  echo "installing $packages"
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null
-  exit 0
+  lacking=$(missing)
+  [ -z "$lacking" ] && exit 0
 fi
-echo "error: not found: ${missing[*]}" >&2
-echo "       install them (Debian, Ubuntu: apt-get install $packages) or put an LLVM $version on PATH" >&2
+echo "error: LLVM $version's tools not found:" $lacking >&2
+echo "       install them (Debian, Ubuntu: $packages), or name their folder in ZYFA_LLVM" >&2
 exit 2

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from zyfa_triton.kernels.launch import LAUNCH_OPTIONS
+from zyfa_triton.splice import fallback_reason
 
 TARGET = "gfx950"
 _WAVE_SIZE = 64
@@ -120,8 +121,7 @@ def compile_attention(
     """
     from zyfa_triton.kernels.attention import attention_forward
 
-    blocks = {"LOOP": ""}
-    blocks |= {name: config[name] for name in _CONFIGURED_CONSTANTS if name in config}
+    blocks = {name: config[name] for name in _CONFIGURED_CONSTANTS if name in config}
     options = {name: value for name, value in config.items() if name not in blocks}
     return compile_kernel(attention_forward, arguments, {**constants, **blocks}, options)
 
@@ -137,13 +137,16 @@ def compile_kernel(
     Args:
         kernel: the function.
         arguments: its run-time arguments by name, in its order.
-        constants: its constexpr arguments by name.
+        constants: its constexpr arguments by name; those with a default may be left out.
         options: num_warps, num_stages and AMD options. Products and sums stay two roundings.
     """
     unspecialised = frozenset(
         parameter.name for parameter in kernel.params if parameter.do_not_specialize
     )
-    signature = signature_of(arguments, constants, unspecialised)
+    defaults = {
+        one.name: one.default for one in kernel.params if one.is_constexpr and one.has_default
+    }
+    signature = signature_of(arguments, defaults | dict(constants), unspecialised)
     return _compile(kernel, signature, tuple(sorted((dict(options) | LAUNCH_OPTIONS).items())))
 
 
@@ -164,6 +167,8 @@ def _compile(
     target = GPUTarget("hip", TARGET, _WAVE_SIZE)
     compiled = triton.compile(source, target=target, options=dict(options))
     constants = dict(signature.constants)
+    if constants.get("LOOP"):  # a fallback that Triton found in its cache warns too
+        fallback_reason(compiled, constants["LOOP"])
     return CompiledKernel(
         name=compiled.metadata.name,
         amdgcn=compiled.asm["amdgcn"],

@@ -45,10 +45,10 @@ VARIABLES: tuple[Variable, ...] = (
         "Folder for what is kept between processes.",
     ),
     Variable(
-        "ZYFA_LLVM_BIN",
+        "ZYFA_LLVM",
         "path",
         "PATH",
-        "Folder that holds llvm-mc, llvm-objdump and ld.lld of LLVM 22.",
+        "Folder that holds the tools of LLVM 22, with which the tests compare.",
     ),
     Variable(
         "ZYFA_STRICT",

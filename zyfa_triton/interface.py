@@ -60,7 +60,7 @@ def flash_attn_func(
             on the CPU), "reference" (the contract model). A choice other than "auto" never falls
             back.
         out: filled and returned. 16-bit inputs: their dtype. e4m3 inputs: bfloat16, float16 or
-            float32.
+            float32. It must not share memory with an input, which torch.compile does not check.
     Returns:
         out (batch, seqlen_q, nheads, headdim_v), in q's dtype, bfloat16 for e4m3 inputs, or out's
         dtype; with return_lse also lse, float32 (batch, nheads, seqlen_q): natural log of the row's

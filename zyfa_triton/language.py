@@ -143,24 +143,25 @@ def row_sum_scaled(p, scale_bytes, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def e4m3_to_float32(p):
-    """Values of non-negative finite e4m3 numbers as float32, exact, by a shift and a product.
+def rounded_to_e4m3(x):
+    """Non-negative x up to 448 rounded to an e4m3 number (to nearest, ties to even), as float32.
 
-    Not `p.to(tl.float32)`: where p was just rounded from float32 and also feeds a matrix
-    instruction, ptxas 12.8 (Triton 3.6, sm_90a) unpacks a register that nothing wrote, and the sum
-    is NaN (tests/gpu/test_attention.py::test_modes).
+    Convert the result for the matrix instruction and sum the result itself. Do not sum what was
+    converted: where a conversion from float32 feeds a wgmma and is read a second time, Triton 3.6
+    with ptxas 12.8 computes half of the second reads from a stale register on sm_90a
+    (tests/gpu/test_attention.py::test_modes).
     """
-    codes = p.to(tl.uint8, bitcast=True).to(tl.int32)
-    # exponent and fraction stand where float32 has them; the exponent's bias is 7 instead of 127
-    return (codes << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36
+    bits = x.to(tl.int32, bitcast=True)
+    # 3 of 23 fraction bits stay: add half of what is cut, less one where that would break a tie up
+    normal = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000
+    subnormal = (x + 24576.0) - 24576.0  # floats from 2^14 on step by 2^-9, as e4m3 does below 2^-6
+    return tl.where(x < 0.015625, subnormal, normal.to(tl.float32, bitcast=True))
 
 
 @triton.jit
 def row_sum(p):
-    """Row sums (BLOCK_M,) of P without a scaled matrix instruction; e4m3 P is summed as rounded."""
-    if p.dtype == tl.float8e4nv:
-        p = e4m3_to_float32(p)
-    return tl.sum(p, 1)
+    """Row sums (BLOCK_M,) of P, float32 or e4m3, without a scaled matrix instruction."""
+    return tl.sum(p.to(tl.float32), 1)
 
 
 @triton.jit

@@ -21,6 +21,7 @@ from zyfa_triton.kernels.quantize_launch import CHUNK, ROWS
 from zyfa_triton.problem import FP8
 
 E4M3_MAX = 448.0
+NAN_CODE = 0x7F
 AMAX_FLOOR = 2.0**-100  # keeps 448 / amax finite
 _LSE_CHUNK = 4096  # queries whose float32 copies exist at once on a CPU
 
@@ -108,7 +109,11 @@ def _quantize_on_cpu(
         inverse = inverse.expand(batch, nheads)
     else:
         inverse = inverse.repeat_interleave(nheads // groups[1], 1)
+    as_bytes = codes.view(torch.uint8)
     for b, h in _heads(x):
+        if bool(inverse[b, h].isnan()):
+            as_bytes[b, :, h] = NAN_CODE
+            continue
         scaled = _centred(x, mean, b, h) * inverse[b, h]
         codes[b, :, h] = scaled.clamp(-E4M3_MAX, E4M3_MAX).to(FP8)
 

@@ -27,8 +27,8 @@ EPS_CODE_MAX = 2.0**-6
 EPS_CODE_RMS = 2.0**-11
 EPS_LSE = {FP8: 2.0**-18, torch.bfloat16: 2.0**-18, torch.float16: 2.0**-18}
 # Hopper sums e4m3 products with 13 fraction bits below the largest addend, truncated, in 32-deep
-# steps: a score is off by up to 2^-13 of its largest addends, however small it is itself.
-EPS_SCORE = {FP8: 2.0**-14, torch.bfloat16: 2.0**-20, torch.float16: 2.0**-20}
+# steps: a score is off by about 2^-13 of the magnitudes it sums, however small it is itself.
+EPS_SCORE = {FP8: 2.0**-13, torch.bfloat16: 2.0**-20, torch.float16: 2.0**-20}
 LAYOUTS = ("contiguous", "transposed", "packed", "expanded", "offset")
 
 

@@ -64,6 +64,10 @@ class GlobalMemory:
         """Reserve `size` zero bytes; returns the address."""
         return self._reserve(name, size, readonly).base
 
+    def advance(self, address: int) -> None:
+        """What is allocated next starts at `address` or behind (a multiple of 4096)."""
+        self._next = max(self._next, -(-address // _ALIGNMENT) * _ALIGNMENT)
+
     def _reserve(self, name: str, size: int, readonly: bool) -> Allocation:
         allocation = Allocation(name, self._next, size, readonly)
         self._next += -(-(size + _GUARD) // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT

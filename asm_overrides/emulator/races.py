@@ -21,9 +21,10 @@ from asm_overrides.emulator.findings import FindingLog
 from asm_overrides.isa.instruction import Instruction
 
 _AGENTS = 128
-"""Tags are epoch * _AGENTS + agent; agents are waves, then their loads in flight, then atomics."""
-_IN_FLIGHT = 32
-_ATOMIC = _AGENTS - 1
+"""Tags are epoch * _AGENTS + agent."""
+_WAVES = 32
+_IN_FLIGHT = 1
+"""An agent is wave + _WAVES * sort; the sort is 0 for what a wave does itself."""
 
 Indices = NDArray[np.int64]
 
@@ -56,6 +57,7 @@ class LdsRaces:
         self._written = np.full(places, -1, np.int32)
         self._read = np.full(places, -1, np.int32)
         self._read_by_many = np.full(places, -1, np.int32)
+        self._changed = np.full(places, -1, np.int32)  # by atomics
         self._undefined = np.ones(places, np.bool_)
         self._value = np.zeros(places, np.uint32)
         self._epoch = 0
@@ -158,10 +160,21 @@ class LdsRaces:
                     f"reads LDS byte {place} before anything was written there",
                 )
 
-    def _agent(self, access: Access, wave: int) -> int:
-        if access.direct:
-            return wave + _IN_FLIGHT
-        return _ATOMIC if access.instruction.spec.access == "atomic" else wave
+    def _racing(self, tags: NDArray[np.int32], agent: int, own: bool) -> NDArray[np.bool_] | None:
+        """Which tags are of this epoch and of an agent that races with this one; None: none.
+
+        Accesses of one wave do not race with each other; `own`: not even with an LDS-direct load
+        of the same wave.
+        """
+        now = self._epoch * _AGENTS
+        others = (tags >= now) & (tags != now + agent)
+        if not others.any():
+            return None
+        found = tags - now
+        same_wave = found % _WAVES == agent % _WAVES
+        in_flight = (found // _WAVES == _IN_FLIGHT) | (agent // _WAVES == _IN_FLIGHT)
+        others &= ~(same_wave & (own | ~in_flight))
+        return others if others.any() else None
 
     def _mark(
         self,
@@ -173,15 +186,24 @@ class LdsRaces:
     ) -> None:
         """Note an access in this epoch; report what it races with."""
         now = self._epoch * _AGENTS
-        agent = self._agent(access, wave)
+        agent = wave + _WAVES * _IN_FLIGHT * access.direct
+        atomic = access.instruction.spec.access == "atomic"
+        if atomic and not is_write:
+            return  # its write stands for its read
         written = self._written[where]
-        other_write = (written >= now) & (written != now + agent)
-        if brought is not None:
-            if other_write.any():
-                other_write &= self._value[where] != brought
+        racing = self._racing(written, agent, False)
+        if brought is not None and not atomic:
+            if racing is not None and not access.direct:
+                plain = (written - now) // _WAVES == 0
+                racing &= ~plain | (self._value[where] != brought)
             self._value[where] = brought
-        if other_write.any():
-            self._report(access, wave, where, other_write, written, is_write, True)
+        if racing is not None and racing.any():
+            self._report(access, wave, where, racing, written, is_write, True)
+        if not atomic:
+            changed = self._changed[where]
+            racing = self._racing(changed, agent, False)
+            if racing is not None:
+                self._report(access, wave, where, racing, changed, is_write, True)
         read = self._read[where]
         if not is_write:
             by_other = (read >= now) & (read != now + agent)
@@ -189,13 +211,15 @@ class LdsRaces:
                 self._read_by_many[where[by_other]] = self._epoch
             self._read[where] = now + agent
             return
-        other_read = (read >= now) & (read != now + (wave if access.direct else agent))
-        other_read |= self._read_by_many[where] == self._epoch
-        if other_read.any():
-            self._report(access, wave, where, other_read, read, True, False)
+        racing = self._racing(read, agent, True)
+        many = self._read_by_many[where] == self._epoch
+        if many.any():
+            racing = many if racing is None else racing | many
+        if racing is not None:
+            self._report(access, wave, where, racing, read, True, False)
         if access.direct and self._plain[wave]:
             self._check_own(access, wave, where)
-        self._written[where] = now + agent
+        (self._changed if atomic else self._written)[where] = now + agent
 
     def _check_own(self, access: Access, wave: int, where: Indices) -> None:
         """An LDS-direct load and LDS accesses of the same wave that it has not waited for."""
@@ -219,7 +243,7 @@ class LdsRaces:
         for _, by_wave in access.parts:
             where = by_wave[wave - access.first]
             if where.size:
-                mine = self._written[where] == now + wave + _IN_FLIGHT
+                mine = self._written[where] == now + wave + _WAVES * _IN_FLIGHT
                 self._written[where[mine]] = now + wave
 
     def _report(
@@ -233,24 +257,22 @@ class LdsRaces:
         other_writes: bool,
     ) -> None:
         place = int(where[racing][0]) * self._unit
-        agent = int(tags[racing][0]) % _AGENTS
+        sort, other = divmod(int(tags[racing][0]) % _AGENTS, _WAVES)
         verb = "writes" if is_write else "reads"
         other_verb = "writes" if other_writes else "reads"
-        if agent == wave + _IN_FLIGHT:
-            who = "an LDS-direct load of the same wave that no vmcnt wait covers yet"
-            other_verb = "which writes it"
-        elif agent == _ATOMIC:
-            who = "an atomic of a wave, which"
-        elif _IN_FLIGHT <= agent < 2 * _IN_FLIGHT:
-            who = f"an LDS-direct load of wave {agent - _IN_FLIGHT}, in flight, which"
+        if sort == _IN_FLIGHT and other == wave:
+            who = "an LDS-direct load of the same wave that no vmcnt wait covers yet, which"
+        elif sort == _IN_FLIGHT:
+            who = f"an LDS-direct load of wave {other}, in flight, which"
+        elif other == wave:
+            who = "several waves, which"
         else:
-            who = f"wave {agent}, which"
+            who = f"wave {other}, which"
         self._log.add(
             "lds-race",
             wave,
             access.instruction,
-            f"{verb} LDS byte {place} with no barrier between it and {who} {other_verb}"
-            + ("" if agent == wave + _IN_FLIGHT else " it"),
+            f"{verb} LDS byte {place} with no barrier between it and {who} {other_verb} it",
         )
 
 

@@ -122,8 +122,8 @@ def cost_of(instructions: Sequence[Instruction], loop: Loop) -> Cost:
     def matrix(purpose: Purpose) -> Figure:
         return total(place for place, each in matrices.purposes.items() if each is purpose)
 
-    def on_valu(places: Iterable[int], only: frozenset[str] | None = None) -> list[int]:
-        return [place for place in places if only is None or path[place].opcode in only]
+    def blocked(places: Iterable[int]) -> list[int]:
+        return [place for place in places if path[place].opcode in BLOCKED]
 
     other = {place for place, each in enumerate(path) if each.spec.port in VALU_PORTS} - softmax
     by_opcode: Counter[str] = Counter()
@@ -143,9 +143,9 @@ def cost_of(instructions: Sequence[Instruction], loop: Loop) -> Cost:
         mfma_rowsum=matrix(Purpose.ROW_SUM),
         mfma_other=matrix(Purpose.OTHER),
         softmax_valu=total(softmax),
-        softmax_valu_blocked=total(on_valu(softmax, BLOCKED)),
+        softmax_valu_blocked=total(blocked(softmax)),
         other_valu=total(other),
-        other_valu_blocked=total(on_valu(other, BLOCKED)),
+        other_valu_blocked=total(blocked(other)),
         lds=total(place for place, each in enumerate(path) if each.spec.port == "lds"),
         barriers=per_block(sum(each.opcode == "s_barrier" for each in path)),
         softmax_by_opcode={name: per_block(count) for name, count in by_opcode.most_common()},

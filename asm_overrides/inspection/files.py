@@ -59,7 +59,7 @@ def inspect_file(path: str | Path, *, dynamic_lds: int | None = None) -> list[Ke
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise LoadError(f"{path} is neither text nor an ELF code object") from None
+        raise LoadError("neither text nor an ELF code object") from None
     return inspect_text(text, dynamic_lds=dynamic_lds)
 
 

@@ -38,7 +38,7 @@ def _enter(opcode: str, shape: MatrixShape, passes: int) -> None:
             "mfma",
             cycles=4 * passes,
             passes=passes,
-            wait_class="dgemm" if shape.d_type == "f64" else "xdl",
+            wait_class={"f64": "dgemm", "f32": "sgemm"}.get(shape.a_type, "xdl"),
             reads=frozenset((MODE,)),
             source_type=shape.d_type,
             matrix=shape,
@@ -95,7 +95,7 @@ _dense(
     | {"32x32x32": 8, "16x16x64": 4},
     [("i8", "i8")],
 )
-_dense("f64", {"16x16x4": 8, "4x4x4_4b": 4}, [("f64", "f64")])
+_dense("f64", {"16x16x4": 16, "4x4x4_4b": 4}, [("f64", "f64")])
 
 _sparse("f32", {"16x16x32": 4, "32x32x16": 8, "16x16x64": 4, "32x32x32": 8}, _HALF)
 _sparse("f32", {"16x16x64": 4, "32x32x32": 8, "16x16x128": 4, "32x32x64": 8}, _FP8)

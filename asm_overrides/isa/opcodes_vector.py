@@ -26,7 +26,8 @@ _valu(
     "wv1 rx1",
 )
 _valu("v_nop v_clrexcp", "")
-_valu("v_swap_b32 v_permlane{16,32}_swap_b32", "bv1 bv1")
+_valu("v_swap_b32", "bv1 bv1")
+_valu("v_permlane{16,32}_swap_b32", "bv1 bv1", cycles=20)  # measured on the card, published
 _valu("v_mov_b64", "wv2 rx2")
 _valu(
     "v_cvt_f64_{f32,i32,u32}",

@@ -67,8 +67,8 @@ class OpSpec:
         port: issue port.
         cycles: cycles on the port (see docs on the gfx950 facts; matrix fp8 = worst format).
         passes: matrix instructions only: 4-cycle passes, which set the wait states.
-        wait_class: what LLVM's hazard rules call it: valu, trans, xdl, dgemm, lane, permlane,
-            cmp, salu, smem, lds, vmem, special.
+        wait_class: what LLVM's hazard rules call it: valu, trans, xdl, sgemm, dgemm, lane,
+            permlane, cmp, salu, smem, lds, vmem, special.
         reads, writes: implicit registers (exec, vcc, scc, m0, mode).
         counters: outstanding-work counters it increments: vmcnt, lgkmcnt.
         access: "" or load, store, atomic: what it does to memory or LDS.

@@ -239,6 +239,7 @@ def _vector_consumers() -> dict[str, str]:
         "dot addend": packed("V_DOT2_F32_F16", v(0), v(90), v(91), v(0)),
         "dot factor": packed("V_DOT2_F32_F16", v(90), v(0), v(91), v(92)),
         "dpp": f"{v(90)} = V_MOV_B32_dpp {v(90)}, {v(0)}, 273, 15, 15, 0{EXEC}",
+        "dpp overwrite": f"{v(0)} = V_MOV_B32_dpp {v(0)}, {v(90)}, 273, 15, 15, 0{EXEC}",
         "permlane": f"{v(0)}, {v(90)} = V_PERMLANE32_SWAP_B32_e32 {v(0)}, {v(90)}{EXEC}",
         "permlane16": f"{v(90)}, {v(0)} = V_PERMLANE16_SWAP_B32_e32 {v(90)}, {v(0)}{EXEC}",
         "from accumulator": f"{v(90)} = V_ACCVGPR_READ_B32_e64 {a(0)}{EXEC}",

@@ -20,11 +20,7 @@ from zyfa_triton.kernels.launch import LAUNCH_OPTIONS, kernel_constants, launch_
 from zyfa_triton.problem import Problem
 from zyfa_triton.splice import MatrixLayout
 
-BLOCKS = {
-    "BLOCK_M": example.BLOCK_M,
-    "BLOCK_N": example.BLOCK_N,
-    "BLOCK_K": example.BLOCK_K,
-}
+OPTIONS = {**example.OPTIONS, **LAUNCH_OPTIONS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +69,8 @@ def compile_kernel(
 
 def compile_product(loop: str, kernel: Any = example.scaled_product, **options: Any) -> Any:
     arguments = example.example_arguments(example.BLOCK_M, example.BLOCK_N, 2 * example.BLOCK_K)
-    constants = {**BLOCKS, "LOOP": loop}
-    return compile_kernel(kernel, arguments, constants, **{**example.OPTIONS, **options})
+    constants = {**example.BLOCKS, "LOOP": loop}
+    return compile_kernel(kernel, arguments, constants, **{**OPTIONS, **options})
 
 
 def attention_case(p_mode: str, causal: bool = True) -> tuple[Problem, dict[str, Any]]:

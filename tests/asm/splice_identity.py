@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -27,8 +28,35 @@ _LOAD_ARGUMENT = re.compile(
 
 @triton.jit
 def show_results(x):
-    """Comment with the register of each element. What is computed between two, belongs to the loop."""
+    """Comment with the register of each element; what is computed in between is of the loop."""
     tl.inline_asm_elementwise(RESULT, "=v,0", [x], dtype=tl.float32, is_pure=False, pack=1)
+
+
+class RegisterLimit:
+    """Stage hook that makes LLVM do with fewer registers, so that they can be renumbered.
+
+    Works without waves_per_eu only, whose register counts LLVM prefers.
+    """
+
+    def __init__(self, scalars: int, vectors: int) -> None:
+        self.attributes = (
+            f'"amdgpu-num-sgpr"="{scalars}" "amdgpu-num-vgpr"="{vectors}" "amdgpu-agpr-alloc"="0"'
+        )
+
+    def __call__(self, backend: Any = None, stages: Any = None, *more: Any) -> Any:
+        if stages is None:
+            return self.attributes, self.attributes
+        make_llir = stages["llir"]
+
+        def llir(source: Any, metadata: dict[str, Any]) -> str:
+            text = make_llir(source, metadata)
+            kernel = re.search(r"^define amdgpu_kernel .*#(\d+)", text, re.MULTILINE)
+            assert kernel, "no kernel in LLVM IR"
+            group = f"attributes #{kernel[1]} = {{"
+            return str(text.replace(group, f"{group} {self.attributes}"))
+
+        stages["llir"] = llir
+        return None
 
 
 def loop_text(
@@ -83,9 +111,7 @@ def loop_text(
         else:
             text.append(_renamed(line, vector_base, scalar_base, label))
     text += ["s_nop 15", "s_nop 7"]  # results of matrix instructions
-    moves = {
-        target: vector_base + source for target, source in zip(results, shown, strict=True)
-    }
+    moves = {target: vector_base + source for target, source in zip(results, shown, strict=True)}
     return "\n".join([*text, *_parallel_moves(moves, 255)])
 
 

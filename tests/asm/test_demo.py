@@ -19,34 +19,39 @@ def shown() -> list[demo.Shown]:
 
 
 def test_demonstration_keeps_the_contract_and_finds_no_fault(shown: list[demo.Shown]) -> None:
-    exact, lean, bf16 = (one.measurement.row for one in shown)
-    for row in (exact, lean):
+    rows = [one.measurement.row for one in shown]
+    exact, exact_pingpong, lean, lean_pingpong, bf16 = rows
+    assert [row.kernel for row in rows] == [variant.kernel for variant in demo.VARIANTS]
+    for row in rows[:4]:
         assert row.block_scale
         assert row.matches_contract is not None
         assert row.matches_contract.p_codes_equal is True
-    for row in (exact, lean, bf16):
+    for row in rows:
         assert row.backend == "emulated"
         assert row.findings == []
+    assert exact_pingpong.rel_err_same_inputs == exact.rel_err_same_inputs
+    assert lean_pingpong.rel_err_same_inputs == lean.rel_err_same_inputs
     assert bf16.rel_err_same_inputs < 2e-3
     assert bf16.rel_err_same_inputs < exact.rel_err_same_inputs < 0.01
     assert lean.rel_err_same_inputs < 0.015
 
 
 def test_reports_are_of_the_code_that_ran(shown: list[demo.Shown]) -> None:
-    exact, lean, bf16 = (one.report for one in shown)
+    exact, _, lean, _, bf16 = (one.report for one in shown)
     # 64 keys of 32 queries: 4 + 4 fp8 products of 32x32x64 and one row sum; bf16 has 16 + 16 of 32
     assert exact.loops[0].mfma_cycles == lean.loops[0].mfma_cycles == 9 * 64
     assert bf16.loops[0].mfma_cycles == 32 * 32
     # a score takes an exponential in one and none in the other; one more rescales the row
     assert exact.loops[0].transcendental_instructions == 33
     assert lean.loops[0].transcendental_instructions == 1
-    for report in (exact, lean, bf16):
-        assert report.vgpr_spills == 0
-        assert 0 < report.vgprs <= 256
+    for one in shown:
+        assert one.report.vgpr_spills == 0
+        assert 0 < one.report.vgprs <= 256
+        assert one.cost.mfma_qk == one.cost.mfma_pv == (512 if one.variant.dtype == "fp8" else 1024)
 
 
 def test_histogram_counts_each_visible_pair_once(shown: list[demo.Shown]) -> None:
-    codes = shown[1].measurement.codes
+    codes = shown[2].measurement.codes
     assert codes is not None
     counts = demo.visible_codes(codes)
     assert counts.sum().item() == 192 * 193 // 2

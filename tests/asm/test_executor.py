@@ -308,6 +308,39 @@ def test_small_loads(load: str) -> None:
     assert np.array_equal(outcome.words, expected)
 
 
+SMALL_STORES = {
+    "global_store_byte v62, v1, s[4:5] offset:2": (0xFF00FFFF, 16, 0xFF),
+    "global_store_short v62, v1, s[4:5]": (0xFFFF0000, 0, 0xFFFF),
+    "global_store_short_d16_hi v62, v1, s[4:5] offset:2": (0x0000FFFF, 0, 0xFFFF0000),
+    "global_store_byte_d16_hi v62, v1, s[4:5]": (0xFFFFFF00, -16, 0xFF0000),
+    "flat_store_short v[4:5], v1 offset:2": (0x0000FFFF, 16, 0xFFFF),
+    "buffer_store_byte v1, v62, s[8:11], 0 offen offset:1": (0xFFFF00FF, 8, 0xFF),
+}
+
+
+@pytest.mark.parametrize("store", SMALL_STORES)
+def test_small_stores(store: str) -> None:
+    """The bytes that stay, where the data goes, and which bits of v1 it is."""
+    kept, shift, part = SMALL_STORES[store]
+    outcome = execute(
+        f"""
+        s_mov_b64 s[8:9], s[4:5]
+        s_movk_i32 s10, 0x100
+        s_mov_b32 s11, 0x27000
+        v_mov_b32_e32 v1, 0x12345678
+        v_mov_b32_e32 v3, s5
+        v_add_co_u32_e32 v4, vcc, s4, v62
+        v_addc_co_u32_e32 v5, vcc, 0, v3, vcc
+        {store}
+        s_waitcnt vmcnt(0) lgkmcnt(0)
+        """
+    )
+    data = 0x12345678 & part
+    expected = 0xCCCCCCCC & kept | (data << shift if shift >= 0 else data >> -shift)
+    assert np.array_equal(outcome.words, np.full(64, expected))
+    assert not outcome.result.findings
+
+
 def test_two_element_lds_accesses() -> None:
     outcome = execute(
         """

@@ -49,6 +49,7 @@ CLEAN = {
     "barriers on both sides": [STORE, WAIT, BARRIER, READ_NEXT, BARRIER, STORE, WAIT],
     "everybody reads": [STORE, WAIT, BARRIER, READ_NEXT, READ_OWN],
     "atomics do not race": ["ds_write_b32 v2, v8", WAIT, BARRIER, "ds_add_u32 v1, v8", WAIT],
+    "an atomic after its wave's own write": ["ds_write_b32 v2, v8", "ds_add_u32 v2, v8", READ_OWN],
     "LDS-direct, waited for": [DIRECT, "s_waitcnt vmcnt(0)", BARRIER, READ_NEXT],
     "two waves write one value": ["ds_write_b32 v1, v8", WAIT],
     "LDS-direct, own part": [DIRECT, "s_waitcnt vmcnt(0)", READ_OWN],

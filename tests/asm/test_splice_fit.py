@@ -15,14 +15,17 @@ import triton.language as tl
 
 from examples import scaled_product as example
 from tests.asm.splice_cases import (
-    BLOCKS,
+    OPTIONS,
     IdleAttentionLoop,
     ProductLoop,
+    attention_case,
     compile_attention,
     compile_kernel,
     compile_product,
 )
 from zyfa_triton import splice
+from zyfa_triton.kernels.attention import attention_forward
+from zyfa_triton.kernels.launch import LAUNCH_OPTIONS, kernel_constants
 from zyfa_triton.splice import Input, MatrixLayout, Output, SpliceError
 from zyfa_triton.splice.layout import matrix_layout
 from zyfa_triton.splice.marker import marked_bound
@@ -164,6 +167,29 @@ def test_an_attention_loop_of_other_settings_is_refused(
         cut_loop(attention, IdleAttentionLoop(p_mode=p_mode, is_causal=is_causal))
 
 
+def test_lds_that_is_alive_across_the_loop_is_refused(product: str) -> None:
+    kept = (
+        r"\n    %kept = ttg.local_alloc %x : (tensor<256xf32, #blocked>) -> !ttg.memdesc<256xf32>\n"
+    )
+    text = edited(product, FOR, kept + r"\1")
+    cut_loop(text, replace(PRODUCT, lds_bytes=1024))  # used by nobody
+    text = edited(text, r"^( *)tt\.return", r"\1%y = ttg.local_load %kept : z\n\1tt.return")
+    cut_loop(text, PRODUCT)  # which has no LDS of its own
+    with pytest.raises(SpliceError, match="%kept lies in LDS before the loop and is used after"):
+        cut_loop(text, replace(PRODUCT, lds_bytes=1024))
+
+
+def test_an_attention_kernel_with_64_bit_offsets_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ZYFA_STRICT", "1")
+    problem, arguments = attention_case("lean")
+    constants = {**kernel_constants(problem, arguments), "BLOCK_M": 256, "BLOCK_N": 64}
+    constants |= {"INDEX_64": True, "LOOP": splice.use(ATTENTION)}
+    with pytest.raises(SpliceError, match="input stride_qs is i64 in the kernel, idle takes i32"):
+        compile_kernel(attention_forward, arguments, constants, num_warps=8, **LAUNCH_OPTIONS)
+
+
 def test_without_its_mark_the_ir_is_that_of_an_unmarked_kernel(product: str) -> None:
     plain = without_marks(product)
     assert has_mark(product) and not has_mark(plain)
@@ -201,8 +227,8 @@ def test_inputs_in_vector_registers_reach_scalar_ones(monkeypatch: pytest.Monkey
     """LLVM of Triton 3.6 ends the process over `illegal VGPR to SGPR copy` otherwise."""
     monkeypatch.setenv("ZYFA_STRICT", "1")
     arguments = example.example_arguments(example.BLOCK_M, example.BLOCK_N, example.BLOCK_K)
-    constants = {**BLOCKS, "LOOP": splice.use(PRODUCT)}
-    compiled = compile_kernel(indirect_product, arguments, constants, **example.OPTIONS)
+    constants = {**example.BLOCKS, "LOOP": splice.use(PRODUCT)}
+    compiled = compile_kernel(indirect_product, arguments, constants, **OPTIONS)
     before_loop = compiled.asm["amdgcn"].partition("; splice scaled_product: begin")[0]
     assert before_loop.count("v_readfirstlane_b32") >= 5
 
@@ -266,6 +292,6 @@ def test_parameters_and_sources_are_in_the_digest(
     generator = tmp_path / "generator.py"
     monkeypatch.setattr(ProductLoop, "sources", lambda self: (generator,))
     generator.write_text("a = 1")
-    first = PRODUCT.digest
+    first = ProductLoop().digest
     generator.write_text("a = 2")
-    assert PRODUCT.digest != first
+    assert ProductLoop().digest != first

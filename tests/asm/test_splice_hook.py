@@ -16,7 +16,6 @@ from triton.backends.compiler import GPUTarget
 
 from examples import scaled_product as example
 from tests.asm.splice_cases import (
-    BLOCKS,
     ProductLoop,
     compile_kernel,
     compile_product,
@@ -236,7 +235,7 @@ def test_another_target_gets_the_kernel_without_its_mark() -> None:
     hopper = GPUTarget("cuda", 90, 32)
     with pytest.warns(SpliceWarning, match="recipes are for gfx950"):
         marked = compile_kernel(
-            example.scaled_product, arguments, {**BLOCKS, "LOOP": loop}, hopper, num_warps=8
+            example.scaled_product, arguments, {**example.BLOCKS, "LOOP": loop}, hopper, num_warps=8
         )
     assert marked.metadata.splice.startswith("fallback: ")
     assert "@splice" not in marked.asm["ptx"]

@@ -6,17 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
+from triton import knobs
 
-from asm_overrides.emulator import GlobalMemory, load_text, run
 from examples import scaled_product as example
-from tests.asm.splice_cases import BLOCKS, compile_kernel, instructions
-from tests.asm.splice_identity import loop_text, show_results
+from tests.asm.splice_cases import OPTIONS, attention_case, compile_kernel, instructions
+from tests.asm.splice_identity import RegisterLimit, loop_text, show_results
 from zyfa_triton import splice
+from zyfa_triton.backends.emulated import emulate
+from zyfa_triton.kernels.attention import _load_queries, _tile
+from zyfa_triton.kernels.attention_loop import AttentionLoop
+from zyfa_triton.kernels.launch import LAUNCH_OPTIONS
 from zyfa_triton.splice import Input, LoopRecipe, MatrixLayout, Output
 from zyfa_triton.splice.layout import matrix_layout
 
@@ -74,16 +77,96 @@ def test_tritons_product_loop_put_back_as_text_changes_no_bit(steps: int) -> Non
     arguments["size_k"] = size_k
     names = ("size_k", "a_ptr", "b_ptr", "stride_a", "stride_b")
     alone = {name if name != "size_k" else "end": arguments[name] for name in names}
-    options = {**example.OPTIONS, "matrix_instr_nonkdim": 32}
-    own = compile_kernel(product_loop, alone, BLOCKS, **options)
+    options = {**OPTIONS, "matrix_instr_nonkdim": 32}
+    own = compile_kernel(product_loop, alone, example.BLOCKS, **options)
     assert any(one.startswith("v_mfma") for one in instructions(own.asm["amdgcn"]))
     recipe = TritonsProductLoop(amdgcn=own.asm["amdgcn"], lds_bytes=own.metadata.shared)
-    spliced = example.compile_product(arguments, splice.use(recipe))
-    plain = example.compile_product(arguments, "")
     assert matrix_layout(own.asm["ttgir"]) == example.LAYOUT
-    expected, _ = example.emulate(plain, arguments)
-    results, findings = example.emulate(spliced, arguments)
-    assert not findings
-    for name, array in expected.items():
-        assert np.isfinite(array).all()
-        assert results[name].tobytes() == array.tobytes()
+    outputs = {name: arguments[name] for name in ("c_ptr", "row_sum_ptr")}
+    example.try_product(arguments, "")
+    expected = {name: tensor.clone() for name, tensor in outputs.items()}
+    for tensor in outputs.values():
+        tensor.fill_(float("nan"))
+    trial = example.try_product(arguments, splice.use(recipe))
+    assert not trial.findings
+    for name, tensor in outputs.items():
+        assert torch.isfinite(tensor).all()
+        assert torch.equal(tensor.view(torch.int32), expected[name].view(torch.int32)), name
+
+
+@triton.jit
+def attention_loop(
+    q_ptr, k_ptr, v_ptr, end, full_end, stride_qs, stride_ks, stride_vs, scale_log2, row_0,
+    seqlen_q, seqlen_k, P_MODE: tl.constexpr, IS_CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """Both tile loops of `attention_forward` alone, from their inputs to their results."""
+    rows = tl.arange(0, 256)
+    q = _load_queries(q_ptr, rows, stride_qs, seqlen_q - row_0, 0, 128, False)
+    m_i = tl.full([256], float("-inf"), tl.float32)
+    l_i = tl.zeros([256], tl.float32)
+    acc_o = tl.zeros([256, 128], tl.float32)
+    for start_n in range(0, full_end, 64):
+        m_i, l_i, acc_o = _tile(
+            q, q, k_ptr, v_ptr, stride_ks, stride_vs, start_n, row_0 + rows, seqlen_q, seqlen_k,
+            scale_log2, m_i, l_i, acc_o, False, IS_CAUSAL, True, P_MODE, True,
+            128, 128, 256, 64, False)  # fmt: skip
+    for start_n in range(full_end, end, 64):
+        m_i, l_i, acc_o = _tile(
+            q, q, k_ptr, v_ptr, stride_ks, stride_vs, start_n, row_0 + rows, seqlen_q, seqlen_k,
+            scale_log2, m_i, l_i, acc_o, True, IS_CAUSAL, True, P_MODE, True,
+            128, 128, 256, 64, False)  # fmt: skip
+    show_results(m_i)
+    show_results(l_i)
+    show_results(acc_o)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TritonsAttentionLoop(AttentionLoop):
+    """Its text is what Triton made of `attention_loop`."""
+
+    amdgcn: str = field(repr=False)
+    name: str = "tritons_attention"
+    saves: Mapping[str, str] = field(default_factory=lambda: {"fp8_saturation": "s95"})
+
+    def text(self, label: str, layout: MatrixLayout) -> str:
+        pointers = ["s20", "s21", "s22", "s23", "s26", "s27"]
+        scalars = ["s24", "s29", "s30", "s31", "s35", "s25", "s28", "s33", "s34"]
+        results = [128, 129, *range(64, 128)]
+        return loop_text(self.amdgcn, [*pointers, *scalars], results, 10, 56, label)
+
+
+@pytest.mark.parametrize(
+    ("p_mode", "is_causal"),
+    [("lean", True), ("exact", False)],
+    ids=["lean-causal", "exact-full"],
+)
+def test_tritons_attention_loop_put_back_as_text_changes_no_bit(
+    p_mode: str, is_causal: bool
+) -> None:
+    problem, arguments = attention_case(p_mode, is_causal)
+    config = {"BLOCK_M": 256, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1}
+    config |= {"matrix_instr_nonkdim": 32}
+    names = ("stride_qs", "stride_ks", "stride_vs")
+    alone: dict[str, Any] = {name: arguments[name] for name in ("q_ptr", "k_ptr", "v_ptr")}
+    alone |= {"end": 256, "full_end": 64} | {name: arguments[name] for name in names}
+    alone |= {"scale_log2": 0.5, "row_0": 256, "seqlen_q": 300, "seqlen_k": 429}
+    options = {"num_warps": 8, "num_stages": 1, "matrix_instr_nonkdim": 32, **LAUNCH_OPTIONS}
+    knobs.runtime.add_stages_inspection_hook = RegisterLimit(44, 244)
+    own = compile_kernel(
+        attention_loop, alone, {"P_MODE": p_mode, "IS_CAUSAL": is_causal}, **options
+    )
+    knobs.runtime.add_stages_inspection_hook = None
+    recipe = TritonsAttentionLoop(
+        p_mode=p_mode, is_causal=is_causal, amdgcn=own.asm["amdgcn"], lds_bytes=own.metadata.shared
+    )
+    outputs = {name: arguments[name] for name in ("o_ptr", "lse_ptr")}
+    emulate(problem, arguments, config=config)
+    expected = {name: tensor.clone() for name, tensor in outputs.items()}
+    for tensor in outputs.values():
+        tensor.fill_(float("nan"))
+    result = emulate(problem, arguments, config={**config, "LOOP": splice.use(recipe)}, seed=1)
+    assert result.compiled.splice.startswith("tritons_attention__")
+    assert not result.findings
+    for name, tensor in outputs.items():
+        assert torch.isfinite(tensor).any(), "nothing was computed"
+        assert torch.equal(tensor.view(torch.int32), expected[name].view(torch.int32)), name

@@ -1,4 +1,4 @@
-"""What reaches the HIP runtime when a kernel with a replaced loop is launched, and what it costs."""
+"""What reaches the HIP runtime when a kernel with a replaced loop is launched, and at what cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from triton.runtime.driver import driver
 from examples import scaled_product as example
 from tests.asm.fake_hip import FakeRuntime, build_library, make_driver
 from tests.asm.splice_cases import (
-    BLOCKS,
     IdleAttentionLoop,
     ProductLoop,
     attention_case,
@@ -27,6 +26,7 @@ from zyfa_triton import splice
 from zyfa_triton.arch import GFX950
 from zyfa_triton.backends import device
 from zyfa_triton.kernels.attention import attention_forward
+from zyfa_triton.splice import SpliceWarning
 
 SECONDS_ALLOWED = 3.0
 CONFIG = {"BLOCK_M": 256, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2, "waves_per_eu": 2}
@@ -122,6 +122,22 @@ def test_a_second_call_compiles_and_generates_nothing(
     assert len(gfx950.launches) == 2
 
 
+def test_a_fallback_from_the_disk_cache_warns_at_the_launch(
+    gfx950: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfit = IdleAttentionLoop(p_mode="exact", is_causal=True)
+    config = {**CONFIG, "LOOP": splice.use(unfit)}
+    gfx950.reset(1)
+    with pytest.warns(SpliceWarning, match="idle stands for"):
+        run_attention(config)
+    monkeypatch.setattr(splice.hook, "_warned", set())
+    attention_forward.device_caches.clear()  # as in another process
+    with pytest.warns(SpliceWarning, match="idle stands for"):
+        run_attention(config)
+    plain = compile_attention("").metadata.shared
+    assert [one.shared_bytes for one in gfx950.launches] == [plain, plain]
+
+
 def test_the_loop_is_a_value_that_the_autotuner_chooses(runtime: FakeRuntime) -> None:
     """Both loops are compiled and timed; here the one with more LDS is always the faster."""
     loop = splice.use(ProductLoop(lds_bytes=163840))
@@ -133,7 +149,9 @@ def test_the_loop_is_a_value_that_the_autotuner_chooses(runtime: FakeRuntime) ->
         return [milliseconds] * 3
 
     configs = [
-        triton.Config({**BLOCKS, "LOOP": which, "waves_per_eu": 2}, num_warps=8, num_stages=2)
+        triton.Config(
+            {**example.BLOCKS, "LOOP": which, "waves_per_eu": 2}, num_warps=8, num_stages=2
+        )
         for which in ("", loop)
     ]
     tuned = triton.autotune(configs=configs, key=["size_k"], do_bench=benchmark)(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from triton import knobs
 
 from asm_overrides.emulator import load_text
@@ -21,6 +23,7 @@ from tests.asm.splice_cases import (
     spliced_text,
 )
 from zyfa_triton import splice
+from zyfa_triton.backends import emulated
 from zyfa_triton.splice import SpliceError, hook, text, ttgir
 from zyfa_triton.splice.amdgcn import descriptor_value
 
@@ -65,7 +68,7 @@ def test_a_result_that_llvm_put_elsewhere_is_noticed(monkeypatch: pytest.MonkeyP
 
 
 def test_a_call_that_llvm_deleted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Triton 3.9's LLVM does with a constraint that it cannot meet, after printing `error:`."""
+    """What LLVM does, after printing `error:`, with a constraint that it cannot meet."""
     before = hook.prepare_llir
 
     def without_call(llir: str, recipe: Any, metadata: dict[str, Any]) -> str:
@@ -136,11 +139,10 @@ def test_a_matrix_instruction_at_the_end_is_over_before_triton_reads_its_result(
 ) -> None:
     recipe = ProductLoop(after=UNFINISHED)
     arguments = example.example_arguments(example.BLOCK_M, example.BLOCK_N, example.BLOCK_K)
-    _, findings = example.emulate(example.compile_product(arguments, splice.use(recipe)), arguments)
-    assert not findings
+    assert not example.try_product(arguments, splice.use(recipe)).findings
     monkeypatch.setattr(text, "_AFTER", text._AFTER[:2])  # the same without its nops
     monkeypatch.setattr(hook, "_machinery_digest", lambda: "without nops")
-    _, findings = example.emulate(example.compile_product(arguments, splice.use(recipe)), arguments)
+    findings = example.try_product(arguments, splice.use(recipe)).findings
     assert findings, "the emulator accepts a result that is read too early"
 
 
@@ -230,18 +232,24 @@ def test_lds_is_what_the_larger_of_both_needs() -> None:
     refused(ProductLoop(lds_bytes=163841), "needs 163841 bytes of LDS")
 
 
-def test_preloaded_arguments_and_the_entry_without_them_both_work() -> None:
+def test_preloaded_arguments_and_the_entry_without_them_both_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """gfx950 starts at entry + 256 bytes where its firmware preloads arguments."""
     arguments = example.example_arguments(example.BLOCK_M, example.BLOCK_N, 3 * example.BLOCK_K)
-    compiled = example.compile_product(arguments, splice.use(ProductLoop()))
-    kernel = load_text(compiled.amdgcn)
+    loop = splice.use(ProductLoop())
+    trial = example.try_product(arguments, loop)
+    kernel = load_text(trial.compiled.amdgcn)
     assert kernel.descriptor.preload_dwords > 0
     assert kernel.fallback_entry != kernel.entry
-    preloaded, _ = example.emulate(compiled, arguments)
-    loaded, findings = example.emulate(compiled, arguments, preload=False)
-    assert not findings
-    for name, array in preloaded.items():
-        assert array.tobytes() == loaded[name].tobytes()
+    outputs = [arguments[name] for name in ("c_ptr", "row_sum_ptr")]
+    preloaded = [tensor.clone() for tensor in outputs]
+    for tensor in outputs:
+        tensor.fill_(float("nan"))
+    monkeypatch.setattr(emulated, "run_kernel", partial(emulated.run_kernel, preload=False))
+    assert not example.try_product(arguments, loop).findings
+    for tensor, before in zip(outputs, preloaded, strict=True):
+        assert torch.equal(tensor, before)
 
 
 # --- caches ----------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def test_every_cycle_has_its_purpose() -> None:
     assert (found.mfma_qk, found.mfma_pv, found.mfma_rowsum, found.mfma_other) == (512, 256, 64, 0)
     assert found.softmax_valu == 4 * (3 * 4 + 4 + 8 + 4 + 4)
     assert found.softmax_valu_blocked == 4 * 4
-    assert found.other_valu == 4 * 5 * 4
+    assert found.other_valu == 4 * (4 * 4 + 20)  # an exchange between lane halves takes 20
     assert found.other_valu_blocked == 0
     assert found.lds == 4 * (16 + 8)
     assert found.barriers == 4
@@ -205,9 +205,31 @@ def test_code_without_a_kernel_tells_registers_and_not_spills() -> None:
     assert inspect_text(LOOP, dynamic_lds=4096)[0].lds_bytes == 4096
 
 
+def kernel(name: str, body: str) -> str:
+    """Text of a kernel with a descriptor."""
+    code = body.replace("top", f"{name}_top").replace("keeps", f"{name}_keeps")
+    code = code.replace("unmasked", f"{name}_unmasked")
+    return (
+        f".text\n{name}:\n{code}.section .rodata\n.amdhsa_kernel {name}\n"
+        ".amdhsa_next_free_vgpr 128\n.amdhsa_group_segment_fixed_size 512\n.end_amdhsa_kernel\n"
+    )
+
+
+def test_each_kernel_of_a_file_has_its_own_loop() -> None:
+    no_sum = LOOP.replace(OUTPUT, OUTPUT.splitlines()[0] + "\n")
+    text = kernel("first", no_sum) + kernel("idle", "s_endpgm\n") + kernel("second", LOOP)
+    first, second = inspect_text(text)
+    assert (first.name, first.cost.label, first.cost.mfma_rowsum) == ("first", "first_top", 0)
+    assert (second.name, second.cost.label, second.cost.mfma_rowsum) == ("second", "second_top", 64)
+    assert (second.lds_bytes, second.vgprs, second.spills) == (512, 128, None)
+    assert not first.others and not second.others
+
+
 def test_code_without_matrix_loops_is_refused() -> None:
     with pytest.raises(LoadError, match="no loop with matrix instructions"):
         inspect_text("v_mov_b32_e32 v0, 0\ns_endpgm\n")
+    with pytest.raises(LoadError, match="no kernel here has a loop with matrix instructions"):
+        inspect_text(kernel("idle", "s_endpgm\n"))
 
 
 def test_command_takes_files_and_writes_rows(

@@ -101,6 +101,20 @@ def test_a_dead_child_is_reported_and_replaced() -> None:
     assert bool(attend(x)[0].isfinite().all())
 
 
+def test_an_interrupted_call_leaves_no_answer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, other = make_inputs(3, 3), make_inputs(5, 5, seed=1)
+
+    def interrupted(stream: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(interpreter, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            attend(x)
+    ref, _ = expected(other, causal=True)
+    torch.testing.assert_close(attend(other)[0].double(), ref[0], rtol=2**-6, atol=2**-6)
+
+
 IN_PROCESS = """
 import torch
 from zyfa_triton import dispatch, flash_attn_func

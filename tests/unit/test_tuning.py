@@ -185,9 +185,17 @@ def ship(files: Path, key: TuningKey, config: dict[str, Any]) -> None:
 def test_the_users_entry_precedes_the_shipped_one(files: Path) -> None:
     ship(files, KEY, CONFIG)
     assert tuning.resolve(KEY) == CONFIG
-    choice._files.shipped = None
     store.save(files / "user.json", KEY, OTHER, {})
     choice._files.user_path = None
+    assert tuning.resolve(KEY) == OTHER
+
+
+def test_another_user_file_counts_at_once(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.save(files / "second.json", KEY, OTHER, {})
+    assert tuning.resolve(KEY) == tuning.default(KEY)
+    monkeypatch.setenv("ZYFA_TUNING_FILE", str(files / "second.json"))
+    assert tuning.resolve(KEY) == OTHER
+    tuning.resolve(KEY)["BLOCK_M"] = 16  # the caller's own copy
     assert tuning.resolve(KEY) == OTHER
 
 

@@ -22,6 +22,7 @@ from zyfa_triton.backends import BackendUnavailableError, Unavailable
 from zyfa_triton.kernels import launch as attention_launch
 from zyfa_triton.kernels import quantize_launch
 from zyfa_triton.problem import Problem
+from zyfa_triton.splice import fallback_reason
 
 TRITON_VERSIONS = ((3, 6), (3, 9))  # first and last minor version that this is tested with
 
@@ -149,7 +150,9 @@ def add_mean_to_lse(
 def _launch(kernel: Any, grid: Any, arguments: Mapping[str, Any]) -> None:
     capturing = torch.cuda.is_current_stream_capturing()
     with _no_compilation(kernel) if capturing else nullcontext():
-        kernel[grid](**arguments)
+        compiled = kernel[grid](**arguments)
+    if arguments.get("LOOP"):  # a fallback that Triton found in its cache warns too
+        fallback_reason(compiled, arguments["LOOP"])
 
 
 @contextmanager

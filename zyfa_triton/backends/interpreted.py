@@ -6,14 +6,13 @@ before Triton was imported, because Triton's own library is made of kernels too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
+from zyfa_triton.backends.interpreter_repairs import repaired_interpreter
 from zyfa_triton.kernels import launch as attention_launch
 from zyfa_triton.kernels import quantize_launch
 from zyfa_triton.problem import Problem
@@ -53,7 +52,7 @@ def attention(
     )
     arguments |= attention_launch.kernel_constants(problem, arguments)
     blocks = {name: config[name] for name in ("BLOCK_M", "BLOCK_N")}
-    with _repaired_interpreter():
+    with repaired_interpreter():
         attention_forward[attention_launch.launch_grid(problem)](**arguments, **blocks)
 
 
@@ -72,45 +71,8 @@ def add_mean_to_lse(
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
-    with _repaired_interpreter():
+    with repaired_interpreter():
         kernel[grid](**arguments)
-
-
-@contextmanager
-def _repaired_interpreter() -> Iterator[None]:
-    """Makes the interpreter convert as devices do, and work with every supported NumPy.
-
-    The interpreter of Triton 3.6 to 3.9 rounds halves up, loses the carry into the exponent and
-    rounds subnormals down from float32 to e4m3, and cuts off from float32 to bfloat16; here both
-    go to nearest even, e4m3 saturating. That of 3.6 turns arrays of one element into integers in a
-    way that NumPy 2.4 refuses.
-    """
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    convert = interpreter._convert_float
-
-    def nearest(values: Any, source: Any, target: Any, rounding: Any) -> Any:
-        if source != tl.float32 or target not in (tl.float8e4nv, tl.bfloat16):
-            return convert(values, source, target, rounding)
-        tensor = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
-        if target == tl.bfloat16:
-            return tensor.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
-        return tensor.clamp(-448.0, 448.0).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
-
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patch_with_index(tensor: Any, scope: Any) -> None:
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
-
-    interpreter._convert_float = nearest
-    interpreter._patch_lang_tensor = patch_with_index
-    try:
-        yield
-    finally:
-        interpreter._convert_float = convert
-        interpreter._patch_lang_tensor = patch_tensor
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

@@ -69,7 +69,7 @@ def run(
             "interpreter",
             Unavailable(
                 f"the interpreter of Triton {triton.__version__} has no tl.dot_scaled",
-                "Pass block_scale=False, or install Triton 3.9",
+                "Pass block_scale=False, or install Triton 3.8 or 3.9",
             ),
         )
     call(
@@ -162,6 +162,11 @@ class _Worker:
                 raise InterpreterError(
                     f"the interpreting process ended with status {status} in {function}"
                 ) from lost
+            except BaseException:  # an interrupt: a late answer must not meet the next call
+                process.kill()
+                process.wait()
+                self._forget()
+                raise
         if error is not None:
             raise InterpreterError(f"{function} failed in Triton's interpreter:\n{error}")
         written = FUNCTIONS[function][1]

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 SUMMARY = "compile the kernel for gfx950 and report registers, spills and cycles"
 DESCRIPTION = """Compiles for gfx950 with Triton's own back end; no GPU is needed.
 Writes NAME.amdgcn (assembly), NAME.hsaco (code object) and NAME.json (report) into a folder.
-Cycles are counted from the instruction table, one loop iteration of one wave, without overlap."""
+Cycles are counted from the instruction table for one iteration of a loop's steady state and one
+wave, without overlap; zyfa inspect says what they are spent on."""
 
 _CONFIGURATION = ("block_m", "num_warps", "num_stages", "waves_per_eu")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_variant_arguments(parser)
-    parser.add_argument("--headdim", type=int, choices=options.HEADDIMS, default=128)
     parser.add_argument("--nheads", type=options.positive, default=16, metavar="H")
     parser.add_argument("--nheads-k", type=options.positive, metavar="H", help="default: --nheads")
     parser.add_argument("--seqlen", type=options.positive, default=4096, metavar="N")
@@ -89,7 +89,7 @@ def _as_json(
 ) -> dict[str, Any]:
     return {
         "name": name,
-        "kernel": report.name,
+        "kernel": "triton" if compiled.kept_own_loop else "pingpong",
         "splice": compiled.splice,
         "target": "gfx950",
         "dtype": args.dtype,

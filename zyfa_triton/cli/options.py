@@ -23,15 +23,26 @@ def positive(text: str) -> int:
     return value
 
 
-def add_variant_arguments(parser: argparse.ArgumentParser) -> None:
-    """--dtype, --p-mode, --block-scale, --causal, --kernel."""
-    parser.add_argument("--dtype", choices=DTYPES, default="fp8", help="of the inputs (fp8: e4m3)")
+def add_choice(
+    parser: argparse.ArgumentParser, name: str, choices: Sequence[str], *, several: bool = False
+) -> None:
+    """An option whose default is its first choice; several: one or more, collected in a list."""
+    one_of = "one or several of" if several else "one of"
     parser.add_argument(
-        "--p-mode",
-        choices=P_MODES,
-        default="lean",
-        help="how fp8 probabilities are made (default: %(default)s)",
+        name,
+        choices=choices,
+        nargs="+" if several else None,
+        default=[choices[0]] if several else choices[0],
+        metavar="NAME",
+        help=f"{one_of} {', '.join(choices)} (default: {choices[0]})",
     )
+
+
+def add_variant_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """--dtype and --p-mode (of which there can be several), --headdim, --block-scale, --causal."""
+    add_choice(parser, "--dtype", DTYPES, several=several)
+    add_choice(parser, "--p-mode", P_MODES, several=several)
+    parser.add_argument("--headdim", type=int, choices=HEADDIMS, default=HEADDIMS[0])
     parser.add_argument(
         "--block-scale",
         choices=tuple(BLOCK_SCALES),
@@ -44,12 +55,7 @@ def add_variant_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="query i sees keys up to i (default: on)",
     )
-    parser.add_argument(
-        "--kernel",
-        choices=("auto", *KERNELS),
-        default="auto",
-        help="Triton's own loop or the hand-scheduled one (default: what tuning found)",
-    )
+    add_choice(parser, "--kernel", ("auto", *KERNELS))
 
 
 def variants(dtypes: Sequence[str], p_modes: Sequence[str]) -> list[tuple[str, str]]:

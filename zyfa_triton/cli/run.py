@@ -21,7 +21,7 @@ SUMMARY = "run the op and compare with fp64"
 DESCRIPTION = """\
 Runs attention and compares with fp64. Without --activations: the sample that ships with the
 package (one layer of Qwen2.5-Coder-1.5B, 1,024 tokens, 2 heads); for --headdim 192, of which
-nothing is captured, made-up inputs. --dtype, --p-mode and --backend can be given several times.
+nothing is captured, made-up inputs. --dtype, --p-mode and --backend take several names.
 Errors are relative (Frobenius, all heads and rows), x1e-2. The exit status is 1 when a run does not
 keep the numerics contract or the emulator found a fault."""
 
@@ -33,24 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--activations", type=Path, metavar="FILE.npz", help="captured inputs")
     parser.add_argument("--seqlen", type=options.positive, metavar="N", help="first N tokens")
     parser.add_argument("--heads", type=options.positive, metavar="H", help="first H query heads")
-    parser.add_argument("--headdim", type=int, choices=options.HEADDIMS, default=128)
     parser.add_argument("--seed", type=int, default=0, help="of made-up inputs (--headdim 192)")
-    for name, choices in (
-        ("--backend", BACKENDS),
-        ("--dtype", options.DTYPES),
-        ("--p-mode", options.P_MODES),
-    ):
-        parser.add_argument(
-            name,
-            choices=choices,
-            nargs="+",
-            default=[choices[0]],
-            metavar="NAME",
-            help=f"one or several of {', '.join(choices)} (default: {choices[0]})",
-        )
-    parser.add_argument("--block-scale", choices=tuple(options.BLOCK_SCALES), default="auto")
-    parser.add_argument("--causal", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--kernel", choices=("auto", *options.KERNELS), default="auto")
+    options.add_choice(parser, "--backend", BACKENDS, several=True)
+    options.add_variant_arguments(parser, several=True)
 
 
 def run(args: argparse.Namespace) -> int:

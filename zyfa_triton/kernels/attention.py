@@ -25,6 +25,7 @@ from zyfa_triton.language import (
     lean_row_offset,
     masked_scores,
     rescale_factor,
+    rounded_to_e4m3,
     row_sum,
     row_sum_scaled,
 )
@@ -40,6 +41,14 @@ def _offset(index, stride, INDEX_64: tl.constexpr):
     if INDEX_64:
         index = index.to(tl.int64)
     return index * stride
+
+
+@triton.jit
+def _stride_operand(stride, INDEX_64: tl.constexpr):
+    """A row stride in elements for a loop in place of ours; int64 says that 32 bits do not do."""
+    if INDEX_64:
+        stride = stride + tl.full((), 0, tl.int64)
+    return stride
 
 
 @triton.jit
@@ -88,9 +97,8 @@ def _probabilities(
         else:
             p = as_e4m3(lean_codes_portable(scores, scale_log2, row_offset))
     elif IS_FP8 and P_MODE == "exact":
-        p = exact_probabilities(scores, scale_log2, reference, exponent, EXACT_OCTAVES).to(
-            tl.float8e4nv
-        )
+        p = exact_probabilities(scores, scale_log2, reference, exponent, EXACT_OCTAVES)
+        p = p.to(tl.float8e4nv) if BLOCK_SCALE else rounded_to_e4m3(p)
     else:
         p = exact_probabilities(scores, scale_log2, reference, exponent, 0.0)
     return p, exponent
@@ -140,7 +148,7 @@ def _tile(
         acc_o = tl.dot_scaled(p, scale_bytes, "e4m3", v, None, "e4m3", acc=acc_o)
         l_i = l_i * alpha + row_sum_scaled(p, scale_bytes, BLOCK_N)
     else:
-        # e4m3 P (lean, exact) is summed as rounded; "unscaled" and 16-bit P before rounding
+        # "lean" and "exact" P is summed as rounded; "unscaled" and 16-bit P before rounding
         l_i = l_i * alpha + row_sum(p)
         acc_o = tl.dot(p.to(v.dtype), v, acc_o)
     return m_new, l_i, acc_o
@@ -230,10 +238,11 @@ def attention_forward(
     acc_o = tl.zeros([BLOCK_M, HEAD_DIM_V], tl.float32)
     full_end, end = _tile_range(m_block, seqlen_q, seqlen_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
     if LOOP != "":
-        # k_ptr and v_ptr: first row of this head; q_ptr: first row of this query tile. Strides in
-        # elements.
-        end = marked_bound(LOOP, end, (full_end, q_ptr, k_ptr, v_ptr, stride_qs,
-            stride_ks, stride_vs, scale_log2, row_0, seqlen_q, seqlen_k))  # fmt: skip
+        # k_ptr and v_ptr: first row of this head; q_ptr: first row of this query tile.
+        end = marked_bound(LOOP, end, (full_end, q_ptr, k_ptr, v_ptr,
+            _stride_operand(stride_qs, INDEX_64), _stride_operand(stride_ks, INDEX_64),
+            _stride_operand(stride_vs, INDEX_64), scale_log2, row_0, seqlen_q, seqlen_k,
+        ))  # fmt: skip
     for start_n in range(0, full_end, BLOCK_N):
         m_i, l_i, acc_o = _tile(
             q_first, q_rest, k_ptr, v_ptr, stride_ks, stride_vs, start_n, offs_m, seqlen_q,

@@ -10,7 +10,8 @@ What the loop finds (see `marked_bound` in the kernel):
     s[20:21]  q           first row of this query tile
     s[22:23]  k           first row of this key head
     s[26:27]  v
-    s30 s31 s35           row strides of q, k, v in elements, which are bytes
+    s30 s31 s35           row strides of q, k, v in elements, which are bytes; a tile of 256 rows
+                          spans less than 2^31 of them, whole tensors may not
     s25       scale_log2  float32: raw score to octaves
     s28       row_0       this tile's first query
     s33 s34               seqlen_q, seqlen_k
@@ -19,13 +20,14 @@ What the loop finds (see `marked_bound` in the kernel):
 Query row row_0 + i sees keys j < seqlen_k, when causal also j <= row_0 + i + seqlen_k - seqlen_q.
 Rows of q from seqlen_q on and of k, v from seqlen_k on must not be loaded.
 
-What it leaves, for row lane % 32 + 32 * wave in every lane:
+What it leaves, for row lane % 32 + 32 * wave in every lane (rows from seqlen_q on may hold
+anything, they are not stored):
 
     v64-v127  acc_o       registers step through the columns 0, 1, 2, 3, 8, ..; lanes 32 up: + 4
     v128      row_max     raw scores; -inf for a row without keys
     v129      row_sum     of rounded P times its scale; 0 for a row without keys
 
-Free: v10-v63, v130-v255, s48-s95, vcc, scc, and LDS from 0. s48 keeps m0.
+Free: v10-v63, v130-v255, s56-s95, vcc, scc, and LDS from 0. s56 keeps m0.
 """
 
 from __future__ import annotations
@@ -87,10 +89,10 @@ class AttentionLoop(LoopRecipe):
     is_causal: bool
     inputs: tuple[Input, ...] = INPUTS
     outputs: tuple[Output, ...] = OUTPUTS
-    clobbers: tuple[str, ...] = ("v[10:63]", "v[130:255]", "s[48:95]")
+    clobbers: tuple[str, ...] = ("v[10:63]", "v[130:255]", "s[56:95]")
     operations: Mapping[str, int] = field(init=False)
     step: int | None = TILE_N
-    saves: Mapping[str, str] = field(default_factory=lambda: {"m0": "s48"})
+    saves: Mapping[str, str] = field(default_factory=lambda: {"m0": "s56"})
     options: Mapping[str, int] = field(
         default_factory=lambda: {"num_stages": 1, "matrix_instr_nonkdim": 32, "waves_per_eu": 2}
     )

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import asm_overrides
+from asm_overrides.isa import parse_instruction
 from asm_overrides.isa.registers import SGPR
 from asm_overrides.passes.allocate import Budget
+from asm_overrides.passes.hazards import Surroundings
 from asm_overrides.passes.pipeline import Generated, Options, generate
 from asm_overrides.passes.waits import Boundary
 from asm_overrides.recipes.attention_fp8 import Interface, Parameters, build
@@ -31,6 +33,7 @@ from zyfa_triton.kernels.attention_loop import (
 )
 from zyfa_triton.problem import Problem
 from zyfa_triton.splice.recipe import register_numbers
+from zyfa_triton.splice.text import AFTER, BEFORE
 
 CONFIG: Mapping[str, Any] = {
     "BLOCK_M": TILE_M,
@@ -64,7 +67,7 @@ _INPUT_NAMES = {
 """The generator's name of each scalar -> the kernel's."""
 
 
-def _interface() -> Interface:
+def interface() -> Interface:
     """Registers by the generator's names, as attention_loop prescribes them."""
     inputs = {each.name: register_numbers(each.register)[0] - SGPR for each in INPUTS}
     outputs = {each.name: each.first for each in OUTPUTS}
@@ -72,18 +75,22 @@ def _interface() -> Interface:
     return Interface(**scalars, **outputs, thread=0)
 
 
-_BUDGET = Budget(vectors=(range(10, 64), range(130, 256)), scalars=(range(49, 80),))
+_BUDGET = Budget(vectors=(range(10, 64), range(130, 256)), scalars=(range(57, 88),))
 _BOUNDARY = Boundary(entry=False, exit=False)  # the splice waits on both sides
+_SURROUNDINGS = Surroundings(
+    before=tuple(map(parse_instruction, BEFORE)), after=tuple(map(parse_instruction, AFTER))
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PingPongLoop(AttentionLoop):
-    """The generated two-wave ping-pong loop. pack, row_sum: see attention_fp8.Parameters."""
+    """The generated two-wave ping-pong loop. Its settings: see attention_fp8.Parameters."""
 
     pack: Literal["perm", "op_sel"] = "perm"
+    multiply_add: Literal["plain", "packed"] = "plain"
     row_sum: Literal["sparse", "dense"] = "sparse"
     # fewer scalar registers than the interface leaves free: the kernel around the loop keeps many
-    clobbers: tuple[str, ...] = ("v[10:63]", "v[130:255]", "s[48:79]")
+    clobbers: tuple[str, ...] = ("v[10:63]", "v[130:255]", "s[56:87]")
     lds_bytes: int = field(init=False)
     fp8_casts_bounded: bool = True  # the exact mode's P is at most 256, see the numerics contract
 
@@ -98,6 +105,7 @@ class PingPongLoop(AttentionLoop):
             causal=self.is_causal,
             p_mode=cast(Literal["lean", "exact"], self.p_mode),
             pack=self.pack,
+            multiply_add=self.multiply_add,
             row_sum=self.row_sum,
         )
 
@@ -139,8 +147,10 @@ def settings() -> dict[str, tuple[str, ...]]:
 
 @cache
 def _generated(parameters: Parameters, label: str) -> Generated:
-    options = Options(budget=_BUDGET, boundary=_BOUNDARY, label_prefix=label or ".L")
-    return generate(build(parameters, _interface()), options)
+    options = Options(
+        budget=_BUDGET, boundary=_BOUNDARY, surroundings=_SURROUNDINGS, label_prefix=label or ".L"
+    )
+    return generate(build(parameters, interface()), options)
 
 
 def misfit(problem: Problem, arguments: Mapping[str, Any]) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from zyfa_triton.kernels.launch import LAUNCH_OPTIONS
+
 Launch = Callable[[Any, tuple[int, ...], Mapping[str, Any]], None]
 ROWS = 64  # rows of a tile, whose sums are added in halves; `zyfa_triton.quantize` has the order
 CHUNK = 1024  # rows of the sequence that one program sums
-_NUM_WARPS = 4
+_OPTIONS = {"num_warps": 4, **LAUNCH_OPTIONS}
 _LSE_ROWS = 64
 
 
@@ -44,7 +46,7 @@ def quantize(
         "CHUNK": CHUNK,
         "ROWS": ROWS,
         "WIDTH": _width(headdim),
-        "num_warps": _NUM_WARPS,
+        **_OPTIONS,
     }
     has_mean = mean is not None
     sums = None
@@ -99,7 +101,7 @@ def add_mean_to_lse(
             "headdim": headdim,
             "ROWS": _LSE_ROWS,
             "WIDTH": _width(headdim),
-            "num_warps": _NUM_WARPS,
+            **_OPTIONS,
         },
     )
 

@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import FunctionType, MappingProxyType
 
@@ -85,8 +85,8 @@ class LoopRecipe(ABC):
         outputs: the loop's results in the order of the kernel's loop-carried variables.
         clobbers: every further register that the text writes: "v5", "v[10:63]", "s[34:95]".
             vcc and scc are always clobbered.
-        lds_bytes: LDS that the loop uses, from address 0. What the kernel around it keeps there
-            is dead while the loop runs.
+        lds_bytes: LDS that the loop uses, from address 0. A kernel that keeps something in LDS
+            across the loop is refused then.
         operations: operation -> how often the replaced loops together hold it in Triton's GPU IR,
             such as {"tt.dot": 2}; `tt.dot_scaled` counts as `tt.dot`. Guards against a marker in a
             kernel that computes something else.
@@ -143,9 +143,12 @@ class LoopRecipe(ABC):
             )
         return tuple(paths)
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """Changes whenever the text or the interface may: parameters and sources, hashed."""
+        """Changes whenever the text or the interface may: parameters and sources, hashed.
+
+        Sources are read once for an object, so that using it again costs nothing.
+        """
         state = [(part.name, _stable(getattr(self, part.name))) for part in fields(self)]
         content = hashlib.sha256(repr((type(self).__qualname__, state)).encode())
         for path in self.sources():

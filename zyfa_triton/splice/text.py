@@ -20,8 +20,8 @@ from zyfa_triton.splice.recipe import STATES, LoopRecipe, register_numbers
 # flight: everything is waited for on both sides. The barriers keep one wave's LDS traffic of the
 # kernel apart from another's of the loop. The nops cover what a result may still need: 8 states
 # behind the kernel's VALU, 20 behind an FP8 matrix instruction of the loop.
-_BEFORE = ("s_waitcnt vmcnt(0) expcnt(0) lgkmcnt(0)", "s_barrier", "s_nop 7")
-_AFTER = ("s_waitcnt vmcnt(0) expcnt(0) lgkmcnt(0)", "s_barrier", "s_nop 15", "s_nop 7")
+BEFORE = ("s_waitcnt vmcnt(0) expcnt(0) lgkmcnt(0)", "s_barrier", "s_nop 7")
+AFTER = ("s_waitcnt vmcnt(0) expcnt(0) lgkmcnt(0)", "s_barrier", "s_nop 15", "s_nop 7")
 _FORBIDDEN = ("s_endpgm", "s_setpc_b64", "s_swappc_b64", "s_call_b64", "s_trap", "s_sethalt")
 _FP8_CASTS = ("v_cvt_pk_fp8", "v_cvt_sr_fp8", "v_cvt_scalef32_pk_fp8", "v_cvt_scalef32_sr_fp8")
 
@@ -61,9 +61,9 @@ def checked_text(recipe: LoopRecipe, label: str, layout: MatrixLayout) -> str:
     return "\n".join(
         (
             f"; splice {recipe.name}: begin",
-            *_indented((*_BEFORE, *keep)),
+            *_indented((*BEFORE, *keep)),
             body,
-            *_indented((*restore, *_AFTER)),
+            *_indented((*restore, *AFTER)),
             f"; splice {recipe.name}: end",
         )
     )

@@ -31,6 +31,7 @@ _EFFECTS = re.compile(
     r"ttg\.(local_store|local_atomic\w*|async_copy\w*)|"
     r"(amdg|amdgpu)\.(buffer_store|buffer_atomic\w*|buffer_load_to_local|async\w*)"
 )
+_LDS = re.compile(r"^\s*(%[\w$.-]+) = ttg\.(?:local_alloc|memdesc_\w+)\b")
 _TYPES = {"i32": "i32", "i64": "i64", "f32": "f32"}
 
 
@@ -73,6 +74,7 @@ def cut_loop(ttgir: str, recipe: LoopRecipe) -> tuple[str, MatrixLayout]:
     _check_range(ttgir, chain, recipe)
     _check_operations(lines, chain, recipe)
     _check_escapes(lines, chain)
+    _check_lds(lines, chain, recipe)
     asm = _inline_asm(mark, recipe, chain[-1].types)
     dropped = {number for loop in chain for number in range(loop.first, loop.last + 1)}
     last = chain[-1].first
@@ -205,6 +207,25 @@ def _check_escapes(lines: list[str], chain: list[_For]) -> None:
                 number in dropped or not pattern.search(line),
                 "a result of the earlier loop is used after it, not only by the marked loop",
             )
+
+
+def _check_lds(lines: list[str], chain: list[_For], recipe: LoopRecipe) -> None:
+    """The loop's LDS begins at address 0: nothing that the kernel keeps there may be used later."""
+    if not recipe.lds_bytes:
+        return
+    inside = {number for loop in chain for number in range(loop.first, loop.last + 1)}
+    before = (
+        _LDS.match(line)
+        for number, line in enumerate(lines[: chain[-1].first])
+        if number not in inside
+    )
+    kept = [match[1] for match in before if match]
+    for line in lines[chain[-1].last + 1 :]:
+        used = [name for name in kept if re.search(re.escape(name) + r"(?![\w$.-])", line)]
+        require(
+            not used or "ttg.local_dealloc" in line,
+            f"{', '.join(used)} lies in LDS before the loop and is used after it",
+        )
 
 
 def _inline_asm(mark: Mark, recipe: LoopRecipe, types: tuple[str, ...]) -> list[str]:

@@ -27,6 +27,7 @@ class _Files:
     user_path: Path | None = None
     user: store.Entries = field(default_factory=dict)
     shipped: store.Entries | None = None
+    resolved: dict[TuningKey, Config] = field(default_factory=dict)
 
 
 _files = _Files()
@@ -62,6 +63,13 @@ def chosen(key: TuningKey) -> Config | None:
 
 def resolve(key: TuningKey) -> Config:
     """The configuration of a call that does not measure: exact, nearest length, or default."""
+    _user_entries()  # forgets what was resolved where the file is another
+    if key not in _files.resolved:
+        _files.resolved[key] = _resolve(key)
+    return dict(_files.resolved[key])
+
+
+def _resolve(key: TuningKey) -> Config:
     exact = chosen(key)
     if exact is not None:
         return exact
@@ -102,6 +110,7 @@ def _user_entries() -> store.Entries:
     if path != _files.user_path:
         _files.user = store.load(path)
         _files.user_path = path
+        _files.resolved.clear()
     return _files.user
 
 

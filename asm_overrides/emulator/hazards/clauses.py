@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from asm_overrides.emulator.hazards.facts import Facts
 from asm_overrides.emulator.hazards.rules import Rule
+from asm_overrides.isa import registers
 from asm_overrides.isa.instruction import Instruction
 
 CLAUSE = Rule(
@@ -19,7 +20,9 @@ CLAUSE = Rule(
     "a replayed clause would see its own results as addresses",
 )  # fmt: skip
 
-_LOOK_BACK = 19
+_LOOK_BACK = 5
+_LOOK_BACK_WITH_ACCUMULATORS = 19
+"""Members of a clause that LLVM remembers; the larger number for programs that use a0."""
 
 
 def breaks_clause(clause: Sequence[Facts], following: Facts) -> int | None:
@@ -46,13 +49,17 @@ def clause_hazards(facts: Sequence[Facts]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     clause: list[int] = []
     kind = ""
+    accumulates = any(
+        registers.AGPR in each.instruction.reads | each.instruction.writes for each in facts
+    )
+    look_back = _LOOK_BACK_WITH_ACCUMULATORS if accumulates else _LOOK_BACK
     for index, each in enumerate(facts):
         its_kind = clause_kind(each.instruction)
         if its_kind != kind:
             clause, kind = [], its_kind
         if not kind:
             continue
-        members = clause[-_LOOK_BACK:]
+        members = clause[-look_back:]
         place = breaks_clause([facts[i] for i in members], each)
         if place is not None:
             found.append((members[place], index))

@@ -37,7 +37,6 @@ _M0_READERS = (
     "ds_write_addtid",
     "ds_gws",
 )
-_FULL_RATE_MATRIX = ("f32", "f64")
 
 
 class Facts:
@@ -129,16 +128,9 @@ def _classes(instruction: Instruction) -> set[str]:
 
 def _vector_classes(instruction: Instruction) -> set[str]:
     opcode = instruction.opcode
-    matrix = instruction.spec.matrix
     found: set[str] = set()
-    if matrix is not None:
-        found.add("mfma")
-        if matrix.d_type == "f64":
-            found.add("dgemm")
-        elif matrix.a_type in _FULL_RATE_MATRIX:
-            found.add("sgemm")
-        else:
-            found.add("xdl")
+    if instruction.spec.matrix is not None:
+        found |= {"mfma", instruction.spec.wait_class}
     elif opcode.startswith("v_dot"):
         found.add("dot")
     else:
@@ -226,10 +218,16 @@ def _roles(instruction: Instruction) -> tuple[Role, ...]:
 
 
 def _explicit(instruction: Instruction, *, written: bool) -> frozenset[int]:
-    """Registers of the operands as written down that are written, or read."""
+    """Registers of the operands as written down that are written, or read.
+
+    DPP reads its destination, which lanes without a source keep.
+    """
     found: set[int] = set()
+    keeps = instruction.encoding == "dpp"
     for role, operand in zip(_roles(instruction), instruction.operands, strict=True):
-        if isinstance(operand, Register) and (role.writes if written else role.reads):
+        if not isinstance(operand, Register):
+            continue
+        if role.writes if written else role.reads or (keeps and operand.is_vector):
             found.update(operand.ids)
     return frozenset(found)
 

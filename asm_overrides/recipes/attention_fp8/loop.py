@@ -91,10 +91,10 @@ class _Loop:
             self._scores()
             b.publish(k=p.slots - 2)
             b.op("s_barrier", role="the second K tile is there")
-        self._vector(next_k_slot=1)
+        self._vector(next_k_slot=1, is_first=True)
         with b.stage("first P is made", "fixed"):
+            # for the next barrier of either half: no wave need wait for another here
             b.publish(k=p.slots - 3, v=p.slots - 2)
-            b.op("s_barrier")
 
     def _sum_operands(self) -> None:
         """Ones for the row sum; for the sparse instruction also which of each four keys they meet.
@@ -102,7 +102,7 @@ class _Loop:
         v_smfmac_f32_16x16x128 takes P's registers as a (128, 16) operand: lanes l and l + 16 give
         the same column, with other keys, though they hold other queries. Rows 0 of A (mod 4) meet
         the keys of lanes below 16 (mod 32), rows 1 those of the others, so D0 + D1 of lane l is the
-        sum for query l % 32 (2-gfx950 layout, checked by the emulator).
+        sum for query l % 32 (2-gfx950 layout, checked by the emulator). Rows 2 and 3 stay zero.
         """
         b, v = self.b, self.v
         if self.p.row_sum == "dense":
@@ -117,14 +117,13 @@ class _Loop:
         b.op("v_cndmask_b32", v.sum_index, v.sum_index, index, mask, role="which keys")
         b.op("v_bfe_u32", index, v.thread, 2, 1)
         b.op("v_mov_b32", v.t[2], _ONE)
+        b.op("v_cmp_gt_u32", mask, 2, lane)
+        b.op("v_cndmask_b32", v.t[2], 0, v.t[2], mask, role="rows 0 and 1")
         for half in range(2):
-            # ones in registers 0-1 of lanes with l & 4 = 0, in 2-3 of the others, if l & 3 < 2
+            # ones in registers 0-1 of lanes with l & 4 = 0, in 2-3 of the others
             b.op("v_cmp_eq_u32", mask, half, index)
-            b.op("v_cndmask_b32", v.t[3], 0, v.t[2], mask)
-            b.op("v_cmp_gt_u32", mask, 2, lane)
-            b.op("v_cndmask_b32", v.t[3], 0, v.t[3], mask)
             for i in range(2):
-                b.op("v_mov_b32", v.sum_ones[2 * half + i], v.t[3])
+                b.op("v_cndmask_b32", v.sum_ones[2 * half + i], 0, v.t[2], mask)
 
     def _stagger(self) -> None:
         """Waves 4 to 7, the second of each SIMD, wait for one more barrier."""
@@ -158,10 +157,10 @@ class _Loop:
             b.publish(k=p.slots - 3, v=p.slots - 2)
             b.op("s_barrier")
 
-    def _vector(self, next_k_slot: int) -> None:
+    def _vector(self, next_k_slot: int, is_first: bool = False) -> None:
         """P of the block at start_n; K operands of the block after it."""
         b, v = self.b, self.v
-        unmasked, keeps = b.new_label("unmasked"), b.new_label("keeps")
+        unmasked = b.new_label("unmasked")
         with b.stage("mask?", "fixed"):
             b.op("s_cmp_lt_i32", v.start_n, v.full_end)
             b.op("s_cbranch_scc1", unmasked)
@@ -170,19 +169,29 @@ class _Loop:
         with b.stage("unmasked", "fixed"):
             b.label(unmasked)
         with b.stage("row maximum", "vector"):
-            self.softmax.finish_sum()
-            self.softmax.row_maximum()
+            if not is_first:
+                self.softmax.finish_sum()
+            self.softmax.row_maximum(is_first)
+        if is_first:
+            with b.stage("first reference", "vector"):
+                self.softmax.first_reference()
+        else:
+            self._rescale()
+        with b.stage("codes", "vector"):
+            # here, not earlier: the other wave reads V in the first half of its matrix stage
+            self.tiles.read_k(next_k_slot)
+            self.softmax.codes(is_first)
+            b.op("s_add_u32", v.start_n, v.start_n, 64, role="next block")
+
+    def _rescale(self) -> None:
+        b = self.b
+        keeps = b.new_label("keeps")
         with b.stage("rescale?", "fixed"):
             b.op("s_cbranch_vccz", keeps, role="no row's maximum grew")
         with b.stage("rescale", "vector"):
             self.softmax.rescale()
         with b.stage("keeps", "fixed"):
             b.label(keeps)
-        with b.stage("codes", "vector"):
-            # here, not earlier: the other wave reads V in the first half of its matrix stage
-            self.tiles.read_k(next_k_slot)
-            self.softmax.codes()
-            b.op("s_add_u32", v.start_n, v.start_n, 64, role="next block")
 
     def _scores(self) -> None:
         """S^T = K Q^T, 32 keys x 32 queries an instruction; held times 2^-40."""

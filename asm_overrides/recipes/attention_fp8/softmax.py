@@ -18,6 +18,7 @@ SCORE_SHIFT = 40  # scores are held times 2^-40: the code scale is then a normal
 CODE_SHIFT = 133  # codes are made times 2^-133; float32 denormals step by 2^-149
 CODE_FRACTION = 16  # so a code has 149 - 133 fraction bits
 OFFSET_GRID = 10  # row offsets lie on a grid of 2^-10 codes
+GRID_STEPS = 2.0**OFFSET_GRID  # a code; Lean's row offsets are counted in grid steps
 TOP = 126.5
 EXACT_TOP = 8.0
 EXPONENT_MIN = -120.0
@@ -44,22 +45,25 @@ class Softmax:
         b.op("v_mov_b32", v.t[0], v.scale_log2)
         self._scaled(v.octaves, 2.0**SCORE_SHIFT, "octaves per held score")
         self._scaled(v.code_scale, 8.0 * 2.0 ** (SCORE_SHIFT - CODE_SHIFT), "held codes per score")
-        negated = -(8.0 if self.p.p_mode == "lean" else 1.0) * 2.0**SCORE_SHIFT
-        self._scaled(v.minus_code_scale, negated, "minus codes (or octaves) per held score")
+        if self.p.p_mode == "lean":
+            negated = -8.0 * GRID_STEPS * 2.0**SCORE_SHIFT
+            self._scaled(v.minus_code_scale, negated, "minus grid steps per held score")
+            b.op("s_mov_b32", v.minus_eight, float_bits(-8.0 * GRID_STEPS))
+            b.op("v_mov_b32", v.offset_top, float_bits(TOP * GRID_STEPS))
+        else:
+            self._scaled(v.minus_code_scale, -(2.0**SCORE_SHIFT), "minus octaves per held score")
         b.op("s_mov_b32", v.slack, float_bits(-(2.0**-22)), role="see not_above in language.py")
-        b.op("s_mov_b32", v.minus_eight, float_bits(-8.0))
         b.op("s_mov_b32", v.byte_select, 0x05040100, role="low halves of two registers")
-        b.op("v_mov_b32", v.offset_top, float_bits(TOP))
         b.op("v_mov_b32", v.one_scale, E8M0_BIAS)
         b.op("v_mov_b32", v.s_scale, E8M0_BIAS - SCORE_SHIFT)
-        b.op("v_mov_b32", v.p_scale, E8M0_BIAS)
         b.op("v_mov_b32", v.row_max, NEGATIVE_INFINITY)
         b.op("v_mov_b32", v.row_sum, 0)
-        b.op("v_mov_b32", v.reference, 0)
         for i in range(v.acc_o.width):
             b.op("v_mov_b32", v.acc_o[i], 0)
-        for i in range(v.acc_sum.width):
-            b.op("v_mov_b32", v.acc_sum[i], 0)
+        if self.p.row_sum == "sparse":
+            # rows 2 and 3 add zeros for ever; rows 0 and 1 are reset with each block's codes
+            for i in range(2, v.acc_sum.width):
+                b.op("v_mov_b32", v.acc_sum[i], 0)
 
     def _scaled(self, target: object, factor: float, role: str) -> None:
         b, v = self.b, self.v
@@ -109,8 +113,11 @@ class Softmax:
         b.op("v_lshlrev_b32", power, 23, v.p_scale, role="2^E")
         b.op("v_fma_f32", v.row_sum, total, power, v.row_sum, role="row sum")
 
-    def row_maximum(self) -> None:
-        """Maximum of the block in both lane halves, and whether any row's maximum grows."""
+    def row_maximum(self, is_first: bool) -> None:
+        """Maximum of the block in both lane halves, and whether any row's maximum grows.
+
+        That of the first block is the row maximum.
+        """
         b, v = self.b, self.v
         best, other = self.block_max, v.t[3]
         s = self.scores
@@ -119,9 +126,20 @@ class Softmax:
             b.op("v_max3_f32", best, best, s[i], s[i + 1])
         b.op("v_max_f32", best, best, s[31])
         b.op("v_mov_b32", other, best)
+        if not is_first:
+            # either half asks for its own keys: the branch looks at both answers
+            b.op("v_cmp_gt_f32", VCC, best, v.row_max, role="does the reference move?")
         b.op("v_permlane32_swap_b32", best, other, role="the other half's keys")
-        b.op("v_max_f32", best, best, other)
-        b.op("v_cmp_gt_f32", VCC, best, v.row_max, role="does the reference move?")
+        if is_first:
+            b.op("v_max_f32", v.row_max, best, other)
+        else:
+            b.op("v_max_f32", best, best, other)
+
+    def first_reference(self) -> None:
+        """The reference that the first row maximum makes: 0 for a row that sees no key."""
+        b, v = self.b, self.v
+        b.op("v_cmp_eq_f32", VCC, NEGATIVE_INFINITY, v.row_max, role="no key seen yet")
+        b.op("v_cndmask_b32", v.reference, v.row_max, 0, VCC)
 
     def rescale(self) -> None:
         """The row maximum grew somewhere: move the reference, rescale what was accumulated."""
@@ -129,8 +147,8 @@ class Softmax:
         alpha = v.t[3]
         b.op("v_mov_b32", alpha, v.row_max)
         b.op("v_max_f32", v.row_max, v.row_max, self.block_max)
-        b.op("v_cmp_eq_f32", VCC, NEGATIVE_INFINITY, v.row_max, role="no key seen yet")
-        b.op("v_cndmask_b32", v.reference, v.row_max, 0, VCC)
+        # a row without a key in the first block never sees one: its reference stays 0
+        b.op("v_max_f32", v.reference, v.reference, self.block_max)
         b.op("v_sub_f32", alpha, alpha, v.reference)
         b.op("v_mul_f32", alpha, v.octaves, alpha)
         b.op("v_exp_f32", alpha, alpha, role="alpha")
@@ -138,8 +156,25 @@ class Softmax:
         for i in range(v.acc_o.width):
             b.op("v_mul_f32", v.acc_o[i], v.acc_o[i], alpha, role="O *= alpha" if not i else "")
 
-    def codes(self) -> None:
-        """Block exponent, then P in operand order: dword 4 t + j packs registers 4 j to 4 j + 3."""
+    def codes(self, is_first: bool) -> None:
+        """Block exponent, then P in operand order: dword 4 t + j packs registers 4 j to 4 j + 3.
+
+        The first block is the reference: its exponent is 0 in every row that sees a key.
+        """
+        b, v = self.b, self.v
+        if is_first:
+            b.op("v_mov_b32", v.p_scale, E8M0_BIAS, role="E8M0 of E = 0")
+        else:
+            self._exponent()
+        if self.p.p_mode == "lean":
+            self._lean_codes(is_first)
+        else:
+            self._exact_codes(is_first)
+        if self.p.row_sum == "sparse":
+            for i in range(2):
+                b.op("v_mov_b32", v.acc_sum[i], 0, role="the next row sum starts at 0")
+
+    def _exponent(self) -> None:
         b, v = self.b, self.v
         exponent, byte = v.t[0], v.t[1]
         b.op("v_sub_f32", exponent, self.block_max, v.reference)
@@ -148,13 +183,6 @@ class Softmax:
         b.op("v_max_f32", exponent, float_bits(EXPONENT_MIN), exponent, role="E")
         b.op("v_add_f32", byte, float_bits(E8M0_BIAS), exponent)
         b.op("v_cvt_u32_f32", v.p_scale, byte, role="E8M0")
-        if self.p.p_mode == "lean":
-            self._lean_codes(exponent[0])
-        else:
-            self._exact_codes(exponent[0])
-        if self.p.row_sum == "sparse":
-            for i in range(2):
-                b.op("v_mov_b32", v.acc_sum[i], 0, role="the next row sum starts at 0")
 
     def _row_offset(self, top: Part) -> Part:
         b, v = self.b, self.v
@@ -163,15 +191,19 @@ class Softmax:
         b.op("v_fma_f32", offset, abs(offset[0]), v.slack, offset, role="rounded down")
         return offset[0]
 
-    def _lean_codes(self, exponent: Part) -> None:
+    def _lean_codes(self, is_first: bool) -> None:
         b, v = self.b, self.v
-        b.op("v_fma_f32", v.t[2], exponent, v.minus_eight, v.offset_top, role="126.5 - 8 E")
-        offset = self._row_offset(v.t[2][0])
-        b.op("v_mul_f32", offset, float_bits(2.0**OFFSET_GRID), offset)
-        b.op("v_floor_f32", offset, offset)
+        top = v.offset_top
+        if not is_first:
+            top = v.t[2]
+            b.op(
+                "v_fma_f32", top, v.t[0], v.minus_eight, v.offset_top, role="126.5 - 8 E, in steps"
+            )
+        offset = self._row_offset(top[0])
+        b.op("v_floor_f32", offset, offset, role="on the grid")
         # the contract adds 128 here: its rounding at huge offsets is taken along
-        b.op("v_add_f32", offset, float_bits(128.0 * 2.0**OFFSET_GRID), offset)
-        b.op("v_add_f32", offset, float_bits(-128.0 * 2.0**OFFSET_GRID), offset)
+        b.op("v_add_f32", offset, float_bits(128.0 * GRID_STEPS), offset)
+        b.op("v_add_f32", offset, float_bits(-128.0 * GRID_STEPS), offset)
         b.op("v_mul_f32", offset, float_bits(2.0 ** -(CODE_SHIFT + OFFSET_GRID)), offset)
         for score in self.scores:
             b.op("v_fma_f32", score, score, v.code_scale, offset)
@@ -188,9 +220,12 @@ class Softmax:
             b.op("v_ashr_pk_u8_i32", high, d, e, CODE_FRACTION)
             b.op("v_perm_b32", target, high, low, v.byte_select)
 
-    def _exact_codes(self, exponent: Part) -> None:
+    def _exact_codes(self, is_first: bool) -> None:
         b, v = self.b, self.v
-        b.op("v_sub_f32", v.t[2], float_bits(EXACT_TOP), exponent, role="8 - E")
+        if is_first:
+            b.op("v_mov_b32", v.t[2], float_bits(EXACT_TOP), role="8")
+        else:
+            b.op("v_sub_f32", v.t[2], float_bits(EXACT_TOP), v.t[0], role="8 - E")
         offset = self._row_offset(v.t[2][0])
         for score in self.scores:
             b.op("v_fma_f32", score, score, v.octaves, offset)

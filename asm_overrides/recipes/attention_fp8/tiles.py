@@ -50,7 +50,8 @@ class Tiles:
         b.op("s_mov_b32", desc[3], BUFFER_FLAGS)
 
     def lane_addresses(self) -> None:
-        """Addresses that stay the same for the whole loop."""
+        """Addresses that stay the same for the whole loop; leaves the lane in t0."""
+        self.b.op("v_and_b32", self.v.t[0], 63, self.v.thread, role="lane")
         self._fetch_addresses()
         self._k_read_addresses()
         self._v_read_addresses()
@@ -59,7 +60,6 @@ class Tiles:
         """Lane i of wave w fetches row 8 w + i / 8; LDS position i % 8 holds a swizzled chunk."""
         b, v = self.b, self.v
         lane, swizzle, bit, row = (v.t[i] for i in range(4))
-        b.op("v_and_b32", lane, 63, v.thread, role="lane")
         b.op("v_bfe_u32", swizzle, lane, 5, 1, role="swizzle of the row: x1")
         b.op("v_bfe_u32", bit, lane, 4, 1)
         b.op("v_lshl_or_b32", swizzle, bit, 1, swizzle, role="x0")
@@ -81,7 +81,6 @@ class Tiles:
         """Lane l reads row l % 32; chunk 4 s + 2 q + l / 32 of slice s, quarter q."""
         b, v = self.b, self.v
         lane, swizzle, bit = (v.t[i] for i in range(3))
-        b.op("v_and_b32", lane, 63, v.thread)
         b.op("v_bfe_u32", swizzle, lane, 2, 1, role="x1")
         b.op("v_bfe_u32", bit, lane, 1, 1)
         b.op("v_lshl_or_b32", swizzle, bit, 1, swizzle, role="x0")
@@ -101,7 +100,6 @@ class Tiles:
         """Lane l reads 8 bytes of row 4 h + j % 4 + 8 (j / 4), j = l % 16 / 2, h = l / 32."""
         b, v = self.b, self.v
         lane, half, swizzle, row, bit = (v.t[i] for i in range(5))
-        b.op("v_and_b32", lane, 63, v.thread)
         b.op("v_lshrrev_b32", half, 5, lane, role="lane half")
         b.op("v_bfe_u32", bit, lane, 2, 1, role="bit 1 of j")
         b.op("v_lshl_or_b32", swizzle, bit, 1, half, role="x0, x1")
@@ -123,10 +121,9 @@ class Tiles:
             b.op("v_add_u32", address, self.v_ring.base, address)
 
     def load_queries(self) -> None:
-        """Q^T operands: lane l holds query l % 32 of the wave."""
+        """Q^T operands: lane l holds query l % 32 of the wave. Behind lane_addresses."""
         b, v = self.b, self.v
         lane, row, address = (v.t[i] for i in range(3))
-        b.op("v_and_b32", lane, 63, v.thread)
         b.op("v_and_b32", row, 31, lane)
         b.op("s_lshl_b32", v.s[0], v.wave, 5)
         b.op("v_add_u32", row, v.s[0], row, role="row within the workgroup's tile")
