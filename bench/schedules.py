@@ -19,7 +19,7 @@ from asm_overrides.timing import DEFAULT, Constants, predict
 from zyfa_triton import schedules
 from zyfa_triton.cli.output import table, write_json
 
-OURS: tuple[dict[str, str], ...] = (
+OURS: tuple[dict[str, Any], ...] = (
     {"p_mode": "lean"},
     {"p_mode": "lean", "pack": "op_sel"},
     {"p_mode": "lean", "row_sum": "dense"},

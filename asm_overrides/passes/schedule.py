@@ -127,7 +127,7 @@ def _due(
 
 
 def _spread(ops: Sequence[Op], due: dict[int, int], knobs: Knobs) -> dict[int, int]:
-    """Earlier times for all but the last, so that the LDS port is done with one when another goes."""
+    """Earlier times for all but the last: the LDS port has done one when the next goes."""
     moved: dict[int, int] = {}
     cursor: int | None = None
     for index in sorted(due, reverse=True):
@@ -269,9 +269,7 @@ class _Run:
     def _choose(self, ready: Sequence[int], pending: Sequence[int]) -> int:
         """The best operation that can go now, else the one that can go soonest."""
         ahead = self.knobs.load_ahead
-        times = {
-            index: max(self._start(index), self.due.get(index, 0) - ahead) for index in ready
-        }
+        times = {index: max(self._start(index), self.due.get(index, 0) - ahead) for index in ready}
         matrix = self.stage.kind == "matrix"
         last = len(self.ops) if matrix else pending[min(self.knobs.window, len(pending)) - 1]
         near = [index for index in ready if index <= last]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,8 +61,8 @@ second:
 """
 
 
-def opcodes(text: str, wave: int = 0, **options: dict[int, bool]) -> list[str]:
-    return [each.opcode for each in steady_text(text, **options).tracks[wave].path]
+def opcodes(text: str, decisions: dict[int, bool] | None = None) -> list[str]:
+    return [each.opcode for each in steady_text(text, decisions=decisions).tracks[0].path]
 
 
 def test_steady_state_skips_the_rescale_and_knows_the_late_wave() -> None:
@@ -129,7 +130,7 @@ def test_command_writes_rows_picture_and_trace(
     check_trace(json.loads(trace_file.read_text())["traceEvents"], rows[0])
 
 
-def check_trace(events: list[dict[str, object]], row: dict[str, object]) -> None:
+def check_trace(events: list[dict[str, Any]], row: dict[str, Any]) -> None:
     """Spans of a track do not overlap; matrix time is the row's; instructions name their source."""
     names = {
         (each["pid"], each["tid"]): each["args"]["name"]
