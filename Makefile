@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python
+JOBS ?= 2
 SETUP = $(VENV)/.installed
 
 .DEFAULT_GOAL := help
@@ -34,7 +35,7 @@ demo: $(SETUP)
 	$(RUN) -m zyfa_triton demo -o demo
 
 test: $(SETUP) llvm
-	$(RUN) -m pytest tests/unit tests/asm --require-tiers unit,asm
+	$(RUN) -m pytest tests/unit tests/asm --require-tiers unit,asm -n $(JOBS) --dist loadfile
 
 slow: $(SETUP) llvm
 	$(RUN) -m pytest tests/unit tests/asm -m slow

@@ -8,6 +8,7 @@ neither Triton nor torch.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +99,7 @@ def of_kernel(kernel: str, asked: Problem) -> Row:
 
 
 def of_other_settings(asked: Problem) -> list[Row]:
-    """Rows of the ping-pong loop with each of its settings that is not the default, one at a time.
+    """Rows of the ping-pong loop in every combination of its settings but the default one.
 
     The loop alone is generated and looked at: nothing is compiled. Raises ValueError where the
     loop does not serve the problem.
@@ -119,24 +120,35 @@ def of_other_settings(asked: Problem) -> list[Row]:
             name="inspected", p_mode=asked.p_mode, is_causal=asked.causal, **settings
         )
 
-    seen = [_code(loop())]
+    names, values = zip(*pingpong.settings().items(), strict=True)
+    default = tuple(each[0] for each in values)
+    seen: list[list[str]] = []
     rows = []
-    for name, values in pingpong.settings().items():
-        for value in values[1:]:
-            variant = loop(**{name: value})
-            if _code(variant) not in seen:  # some settings concern one p_mode only
-                seen.append(_code(variant))
-                (found,) = inspect_text(variant.generated("").text, dynamic_lds=variant.lds_bytes)
-                rows.append(
-                    Row.of(
-                        found,
-                        kernel="pingpong",
-                        settings=f"{name}={value}",
-                        p_mode=asked.p_mode,
-                        vgprs=variant.vgprs,
-                        spills=0,  # the generator refuses rather than spill
-                    )
-                )
+    for chosen in itertools.product(*values):  # the default comes first
+        settings = dict(zip(names, chosen, strict=True))
+        variant = loop(**settings)
+        code = _code(variant)
+        if code in seen:  # some settings concern one p_mode only
+            continue
+        seen.append(code)
+        if chosen == default:
+            continue
+        (found,) = inspect_text(variant.generated("").text, dynamic_lds=variant.lds_bytes)
+        others = [
+            f"{name}={value}"
+            for name, value, usual in zip(names, chosen, default, strict=True)
+            if value != usual
+        ]
+        rows.append(
+            Row.of(
+                found,
+                kernel="pingpong",
+                settings=" ".join(others),
+                p_mode=asked.p_mode,
+                vgprs=variant.vgprs,
+                spills=0,  # the generator refuses rather than spill
+            )
+        )
     return rows
 
 

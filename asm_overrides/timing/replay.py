@@ -234,9 +234,8 @@ class _Simd:
             if wave.barriers_first:
                 wave.barriers_first -= 1
             else:
-                event = Event(
-                    number, wave.place, wave.iteration, wave.arrived, leave, leave, BARRIER
-                )
+                left = leave + wave.skew
+                event = Event(number, wave.place, wave.iteration, wave.arrived, left, left, BARRIER)
                 self.events.append(event)
                 self._advance(wave, number, wave.arrived)
             wave.time, wave.arrived = leave + wave.skew, -1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from zyfa_triton import activations, flash_attn_func, numerics, offline, tuning
+from zyfa_triton import activations, flash_attn_func, numerics, offline, splice, tuning
 from zyfa_triton.backends import emulated
 from zyfa_triton.kernels import pingpong
 from zyfa_triton.kernels.launch import launch_arguments
@@ -80,6 +80,25 @@ def test_lengths_around_tile_edges(seqlen: int) -> None:
 def test_modes(causal: bool, p_mode: str) -> None:
     inputs = make_inputs(300, 450, nheads=1, nheads_k=1, dtype=FP8, deviation=3.0)
     assert_codes(inputs, causal=causal, p_mode=p_mode)
+
+
+SETTINGS = [
+    ("lean", {"pack": "op_sel"}),
+    ("lean", {"multiply_add": "packed"}),
+    ("lean", {"pack": "op_sel", "multiply_add": "packed", "row_sum": "dense"}),
+    ("exact", {"multiply_add": "packed", "row_sum": "dense"}),
+]
+
+
+@pytest.mark.parametrize(("p_mode", "settings"), SETTINGS, ids=str)
+def test_every_setting_gives_the_same_bits(p_mode: str, settings: dict[str, Any]) -> None:
+    inputs = make_inputs(256, 400, nheads=1, nheads_k=1, dtype=FP8, deviation=2.0)
+    expected, expected_lse, _ = run(inputs, "pingpong", p_mode=p_mode)
+    name = "_".join(("setting", p_mode, *settings.values())).replace("op_sel", "opsel")
+    recipe = pingpong.PingPongLoop(name=name, p_mode=p_mode, is_causal=True, **settings)
+    config = {**pingpong.CONFIG, "LOOP": splice.use(recipe)}
+    out, lse, _ = run(inputs, "triton", p_mode=p_mode, config=config)
+    assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
 
 
 SHAPES = {

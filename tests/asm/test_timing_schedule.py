@@ -97,6 +97,9 @@ def test_our_loop_runs_in_opposite_phases(p_mode: str) -> None:
     steady = schedules.of_recipe(p_mode=p_mode).prediction.steady
     assert steady.stagger == 1
     path = steady.tracks[0].path
+    worst = schedules.of_recipe(p_mode=p_mode).prediction.worst
+    idle = sum(worst.idle_matrix().values()) / worst.period
+    assert idle == pytest.approx(1 - worst.matrix_busy, abs=2e-4)  # all of it has a cause
     # 64 keys, four times: 4 + 4 products and a row sum
     assert sum(each.spec.port == "mfma" for each in path) == 4 * 9
     assert len(steady.tracks[0].useful) == 4 * 8

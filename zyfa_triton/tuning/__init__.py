@@ -7,7 +7,7 @@ package, the entry of the nearest length, the target's default. Measuring is `au
 
 from __future__ import annotations
 
-from zyfa_triton.tuning.choice import Seen, chosen, observed, requested, resolve
+from zyfa_triton.tuning.choice import Seen, allow, chosen, observed, requested, resolve
 from zyfa_triton.tuning.configurations import KERNELS, PINGPONG, TRITON, candidates, default
 from zyfa_triton.tuning.key import TuningKey, key_of
 from zyfa_triton.tuning.selection import kernel_of, launchable, select
@@ -18,6 +18,7 @@ __all__ = [
     "TRITON",
     "Seen",
     "TuningKey",
+    "allow",
     "candidates",
     "chosen",
     "default",

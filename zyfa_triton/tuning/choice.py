@@ -26,6 +26,7 @@ class _Files:
     written: Path | None = None  # where results go, if not to ZYFA_TUNING_FILE
     user_path: Path | None = None
     user: store.Entries = field(default_factory=dict)
+    machines: store.Machines = field(default_factory=dict)
     shipped: store.Entries | None = None
     resolved: dict[TuningKey, Config] = field(default_factory=dict)
 
@@ -59,6 +60,21 @@ def chosen(key: TuningKey) -> Config | None:
     """The measured configuration for exactly this key: the user's before the shipped one."""
     entry = _user_entries().get(key) or _shipped_entries().get(key)
     return dict(entry["config"]) if entry else None
+
+
+def machine_settings(target: str) -> dict[str, str]:
+    """The settings that a self-test of this target found allowed; {} where none was run."""
+    _user_entries()  # reads the file if it has not been read
+    machine = _files.machines.get(target)
+    return dict(machine["settings"]) if machine else {}
+
+
+def allow(target: str, settings: dict[str, str], origin: dict[str, object]) -> Path:
+    """Stores in the user's file what a self-test found allowed; returns the file."""
+    path = user_file()
+    store.save_machine(path, target, settings, origin)
+    _files.user_path = None  # read it again
+    return path
 
 
 def resolve(key: TuningKey) -> Config:
@@ -109,6 +125,7 @@ def _user_entries() -> store.Entries:
     path = user_file()
     if path != _files.user_path:
         _files.user = store.load(path)
+        _files.machines = store.load_machines(path)
         _files.user_path = path
         _files.resolved.clear()
     return _files.user

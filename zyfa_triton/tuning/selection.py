@@ -11,6 +11,7 @@ from typing import Any
 
 from zyfa_triton.kernels import pingpong
 from zyfa_triton.problem import Problem
+from zyfa_triton.tuning import choice
 from zyfa_triton.tuning.configurations import PINGPONG, TRITON, Config, default
 from zyfa_triton.tuning.key import TuningKey
 
@@ -56,10 +57,16 @@ def pingpong_config() -> Config:
 
 
 def launchable(config: Mapping[str, Any], key: TuningKey) -> Config:
-    """A configuration as the launch takes it: the kernel's name becomes its LOOP constexpr."""
-    result = {name: value for name, value in config.items() if name != "kernel"}
-    is_pingpong = kernel_of(config) == PINGPONG
-    result["LOOP"] = pingpong.loop_of(key.p_mode, is_causal=key.causal) if is_pingpong else ""
+    """A configuration as the launch takes it: the kernel's name becomes its LOOP constexpr.
+
+    The loop's settings are its default ones, or what a self-test of the target found allowed. A
+    LOOP of the caller's own (`zyfa_triton.splice.use`) stays.
+    """
+    result = {"LOOP": "", **config}
+    if result.pop("kernel", None) == PINGPONG:
+        result["LOOP"] = pingpong.loop_of(
+            key.p_mode, is_causal=key.causal, **choice.machine_settings(key.target)
+        )
     return result
 
 

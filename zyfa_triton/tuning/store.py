@@ -7,7 +7,12 @@ It does not choose between files. One entry:
      "config": {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 3},
      "milliseconds": 0.31, "device": "NVIDIA H200", "triton": "3.6.0", "date": "2026-01-31"}
 
-The last four say where the configuration comes from; nothing reads them.
+The last four say where the configuration comes from; nothing reads them. Beside "entries" there may
+be "machines", which `zyfa selftest` writes: settings of the hand-scheduled loop, by target, that
+the machine allows though they are not safe to assume, and where that was found out:
+
+    "machines": {"gfx950": {"settings": {"pack": "op_sel"}, "device": "AMD Instinct MI355X",
+                            "date": "2026-01-31"}}
 """
 
 from __future__ import annotations
@@ -32,14 +37,43 @@ class TuningFileError(ValueError):
 
 
 Entries = dict[TuningKey, dict[str, Any]]
+Machines = dict[str, dict[str, Any]]
+ALLOWABLE = {"pack": ("perm", "op_sel")}
+"""Settings that a machine may allow, and their values, the safe one first."""
 
 
 def load(path: Path) -> Entries:
     """Entries of a file by key, {} where there is no such file. Raises TuningFileError."""
+    entries = _read(path).get("entries")
+    if not isinstance(entries, list):
+        raise TuningFileError(f'{path}: "entries" must be a list')
+    return dict(_entry(path, index, entry) for index, entry in enumerate(entries))
+
+
+def load_machines(path: Path) -> Machines:
+    """What self-tests found, by target. Raises TuningFileError."""
+    machines = _read(path).get("machines", {})
+    if not isinstance(machines, dict):
+        raise TuningFileError(f'{path}: "machines" must be an object')
+    for target, machine in machines.items():
+        settings = machine.get("settings") if isinstance(machine, dict) else None
+        if not isinstance(settings, dict):
+            raise TuningFileError(f'{path}: machine {target}: "settings" must be an object')
+        for name, value in settings.items():
+            if value not in ALLOWABLE.get(name, ()):
+                accepted = "; ".join(f"{n}: {', '.join(v)}" for n, v in ALLOWABLE.items())
+                raise TuningFileError(
+                    f"{path}: machine {target}: {name} is {value!r}; accepted: {accepted}"
+                )
+    return machines
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file's object; an empty one where there is no such file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return {}
+        return {"version": VERSION, "entries": []}
     except OSError as error:
         raise TuningFileError(f"{path}: cannot be read: {error}") from None
     try:
@@ -48,10 +82,7 @@ def load(path: Path) -> Entries:
         raise TuningFileError(f"{path}: is not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("version") != VERSION:
         raise TuningFileError(f'{path}: must be an object with "version": {VERSION} and "entries"')
-    entries = data.get("entries")
-    if not isinstance(entries, list):
-        raise TuningFileError(f'{path}: "entries" must be a list')
-    return dict(_entry(path, index, entry) for index, entry in enumerate(entries))
+    return data
 
 
 def load_shipped() -> Entries:
@@ -66,7 +97,19 @@ def save(path: Path, key: TuningKey, config: Config, origin: dict[str, Any]) -> 
     """Adds or replaces one entry. Readers see the old file or the new one, never a part."""
     entries = load(path)
     entries[key] = {**asdict(key), "config": config, **origin}
-    data = {"version": VERSION, "entries": [entries[k] for k in sorted(entries, key=_order)]}
+    _write(path, entries, load_machines(path))
+
+
+def save_machine(path: Path, target: str, settings: dict[str, str], origin: dict[str, Any]) -> None:
+    """Adds or replaces what a self-test of a target found; as atomic as `save`."""
+    _write(path, load(path), {**load_machines(path), target: {"settings": settings, **origin}})
+
+
+def _write(path: Path, entries: Entries, machines: Machines) -> None:
+    data: dict[str, Any] = {"version": VERSION}
+    data["entries"] = [entries[key] for key in sorted(entries, key=_order)]
+    if machines:
+        data["machines"] = machines
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
     try:

@@ -23,6 +23,8 @@ class Parameters:
         pack: how Lean codes are put together: "perm" trusts only the low half of what
             v_ashr_pk_u8_i32 writes; "op_sel" trusts that it leaves the other half alone
             (docs/hardware-assumptions.md).
+        multiply_add: "plain" (v_fma_f32, which runs beside a matrix instruction) or "packed"
+            (v_pk_fma_f32: half the cycles, but none of them beside a matrix instruction).
         row_sum: "sparse" (v_smfmac on ones, 16 cycles a block) or "dense" (scaled v_mfma on ones,
             64 cycles a block).
         slots: tiles in the K and in the V ring; a power of two, at least 4.
@@ -32,6 +34,7 @@ class Parameters:
     causal: bool = True
     p_mode: Literal["lean", "exact"] = "lean"
     pack: Literal["perm", "op_sel"] = "perm"
+    multiply_add: Literal["plain", "packed"] = "plain"
     row_sum: Literal["sparse", "dense"] = "sparse"
     slots: int = 4
 
@@ -41,6 +44,7 @@ class Parameters:
             "causal": (True, False),
             "p_mode": ("lean", "exact"),
             "pack": ("perm", "op_sel"),
+            "multiply_add": ("plain", "packed"),
             "row_sum": ("sparse", "dense"),
             "slots": (4,),
         }.items():
@@ -56,7 +60,8 @@ class Parameters:
     def name(self) -> str:
         """Name that tells variants apart."""
         mask = "causal" if self.causal else "full"
-        return f"attention_fp8_d{self.headdim}_{mask}_{self.p_mode}_{self.pack}_{self.row_sum}"
+        settings = f"{self.pack}_{self.multiply_add}_{self.row_sum}"
+        return f"attention_fp8_d{self.headdim}_{mask}_{self.p_mode}_{settings}"
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,10 @@ class Softmax:
         b, v = self.b, self.v
         b.op("v_mov_b32", v.t[0], v.scale_log2)
         self._scaled(v.octaves, 2.0**SCORE_SHIFT, "octaves per held score")
-        self._scaled(v.code_scale, 8.0 * 2.0 ** (SCORE_SHIFT - CODE_SHIFT), "held codes per score")
+        is_lean = self.p.p_mode == "lean"
+        held = 8.0 * 2.0 ** (SCORE_SHIFT - CODE_SHIFT) if is_lean else 2.0**SCORE_SHIFT
+        for i in range(v.score_scale.width):
+            self._scaled(v.score_scale[i], held, "held codes (or octaves) per held score")
         if self.p.p_mode == "lean":
             negated = -8.0 * GRID_STEPS * 2.0**SCORE_SHIFT
             self._scaled(v.minus_code_scale, negated, "minus grid steps per held score")
@@ -204,9 +207,10 @@ class Softmax:
         # the contract adds 128 here: its rounding at huge offsets is taken along
         b.op("v_add_f32", offset, float_bits(128.0 * GRID_STEPS), offset)
         b.op("v_add_f32", offset, float_bits(-128.0 * GRID_STEPS), offset)
-        b.op("v_mul_f32", offset, float_bits(2.0 ** -(CODE_SHIFT + OFFSET_GRID)), offset)
-        for score in self.scores:
-            b.op("v_fma_f32", score, score, v.code_scale, offset)
+        for i in range(v.score_offset.width):
+            step = float_bits(2.0 ** -(CODE_SHIFT + OFFSET_GRID))
+            b.op("v_mul_f32", v.score_offset[i], step, offset)
+        self._multiply_add()
         for dword in range(8):
             a, c, d, e = self.scores[4 * dword : 4 * dword + 4]
             target = v.frag_p[dword]
@@ -220,6 +224,18 @@ class Softmax:
             b.op("v_ashr_pk_u8_i32", high, d, e, CODE_FRACTION)
             b.op("v_perm_b32", target, high, low, v.byte_select)
 
+    def _multiply_add(self) -> None:
+        """Scores times score_scale plus score_offset, in place."""
+        b, v = self.b, self.v
+        if self.p.multiply_add == "plain":
+            for score in self.scores:
+                b.op("v_fma_f32", score, score, v.score_scale, v.score_offset)
+            return
+        for tile in v.acc_s:
+            for i in range(0, tile.width, 2):
+                pair = tile[i : i + 2]
+                b.op("v_pk_fma_f32", pair, pair, v.score_scale, v.score_offset)
+
     def _exact_codes(self, is_first: bool) -> None:
         b, v = self.b, self.v
         if is_first:
@@ -227,8 +243,10 @@ class Softmax:
         else:
             b.op("v_sub_f32", v.t[2], float_bits(EXACT_TOP), v.t[0], role="8 - E")
         offset = self._row_offset(v.t[2][0])
+        for i in range(v.score_offset.width):
+            b.op("v_mov_b32", v.score_offset[i], offset)
+        self._multiply_add()
         for score in self.scores:
-            b.op("v_fma_f32", score, score, v.octaves, offset)
             b.op("v_exp_f32", score, score)
         for dword in range(8):
             a, c, d, e = self.scores[4 * dword : 4 * dword + 4]

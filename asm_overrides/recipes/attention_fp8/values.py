@@ -52,9 +52,11 @@ class Values:
         self.last_key = b.vector("last_key")  # last key that this lane's query sees, minus 4 * half
         # scratch
         self.t = [b.vector(f"t{i}") for i in range(6)]
+        lanes = 2 if p.multiply_add == "packed" else 1  # elements that one multiply-add takes
+        self.score_offset = b.vector("score_offset", lanes, align=lanes)
         self.pairs = [b.vector(f"pair{i}") for i in range(4)]
         self.offset_top = b.vector("offset_top")
-        self._scalars(b)
+        self._scalars(b, lanes)
 
     def _inputs(self, b: Builder, at: Interface) -> None:
         def scalar(name: str, width: int = 1) -> Value:
@@ -67,14 +69,14 @@ class Values:
         self.seqlen_q, self.seqlen_k = scalar("seqlen_q"), scalar("seqlen_k")
         self.thread = b.vector("thread", fixed=at.thread, read_only=True)
 
-    def _scalars(self, b: Builder) -> None:
+    def _scalars(self, b: Builder, lanes: int) -> None:
         self.q_desc, self.k_desc, self.v_desc = (b.scalar(f"{n}_desc", 4) for n in "qkv")
         self.k_step, self.v_step = b.scalar("k_step"), b.scalar("v_step")
         self.wave = b.scalar("wave")
         self.fetch_base = b.scalar("fetch_base")  # this wave's first byte within a tile
         self.start_n = b.scalar("start_n")  # first key of the block whose P is made next
         self.octaves = b.scalar("octaves")  # octaves per score as the matrix instruction leaves it
-        self.code_scale = b.scalar("code_scale")
+        self.score_scale = b.scalar("score_scale", lanes)  # what a score is multiplied with
         self.minus_code_scale = b.scalar("minus_code_scale")
         self.slack = b.scalar("slack")
         self.minus_eight = b.scalar("minus_eight")
