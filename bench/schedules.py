@@ -22,6 +22,7 @@ from zyfa_triton.cli.output import table, write_json
 OURS: tuple[dict[str, Any], ...] = (
     {"p_mode": "lean"},
     {"p_mode": "lean", "pack": "op_sel"},
+    {"p_mode": "lean", "multiply_add": "packed"},
     {"p_mode": "lean", "row_sum": "dense"},
     {"p_mode": "exact"},
     {"p_mode": "exact", "row_sum": "dense"},

@@ -46,7 +46,7 @@ def of_recipe(constants: Constants = DEFAULT, **parameters: Any) -> Scheduled:
     default = Parameters(causal=asked.causal, p_mode=asked.p_mode)
     settings = [
         f"{name}={getattr(asked, name)}"
-        for name in ("pack", "row_sum")
+        for name in ("pack", "multiply_add", "row_sum")
         if getattr(asked, name) != getattr(default, name)
     ]
     return Scheduled(

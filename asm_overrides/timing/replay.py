@@ -391,7 +391,7 @@ def replay(
         )
     ]
     simd = _Simd(waves, steady.joined, constants)
-    simd.run(warm + iterations)
+    simd.run(warm + iterations + 1)  # whatever ends the stretch's last idle time is there, too
     begin, end = simd.starts[warm], simd.starts[warm + iterations]
     steps = (waves[0].steps, waves[1].steps)
     return Replay(steps, tuple(simd.events), begin, end, iterations)

@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"one or several of {', '.join(options.P_MODES)} (default: lean)",
     )
     parser.add_argument("--pack", choices=("perm", "op_sel"), default="perm")
+    parser.add_argument("--multiply-add", choices=("plain", "packed"), default="plain")
     parser.add_argument("--row-sum", choices=("sparse", "dense"), default="sparse")
     parser.add_argument(
         "--causal", action=argparse.BooleanOptionalAction, default=True, help="default: on"
@@ -158,6 +159,7 @@ def _of_kernels(args: argparse.Namespace) -> list[Scheduled]:
                             p_mode=p_mode,
                             causal=args.causal,
                             pack=args.pack,
+                            multiply_add=args.multiply_add,
                             row_sum=args.row_sum,
                         )
                     )
