@@ -136,8 +136,8 @@ def test_reads_for_a_later_stage_fill_gaps() -> None:
 
 
 def test_reads_for_a_later_stage_are_spread_over_the_last_part_of_a_stage() -> None:
-    # 60 exponentials of 8 cycles and 4 reads of a slot: 496. The last read is used 3 slots later and
-    # goes 128 before that, at 380, the others 24 earlier each; every second slot is a gap.
+    # 60 exponentials of 8 cycles and 4 reads of a slot: 496. The last read is used 3 slots later
+    # and goes 128 before that, at 380, the others 24 earlier each; every second slot is a gap.
     b = Builder("spread")
     x = b.vector("x", 60)
     keys = [b.vector(f"key{i}", 4, align=2) for i in range(4)]
