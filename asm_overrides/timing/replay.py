@@ -105,7 +105,7 @@ class Replay:
                 found[event.cause] += event.start - event.ready
                 step = self.step(event)
                 if step.instruction.opcode == "s_nop":
-                    found[NOP] += step.next - min(step.next, 4)
+                    found[NOP] += step.next - step.cycles
         del found[ORDER]
         return {
             cause: round(count / self.iterations, 1)

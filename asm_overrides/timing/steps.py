@@ -138,6 +138,5 @@ def _control(instruction: Instruction, slot: int) -> Step:
     if instruction.opcode == "s_setprio":
         return Step(instruction, Kind.PRIORITY, "scalar", slot, slot, priority=number)
     if instruction.opcode == "s_nop":
-        cost = slot * (number + 1)
-        return Step(instruction, Kind.OTHER, "scalar", cost, cost)
+        return Step(instruction, Kind.OTHER, "scalar", slot, slot * (number + 1))
     return Step(instruction, Kind.OTHER, "scalar", slot, slot)
