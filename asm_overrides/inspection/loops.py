@@ -73,11 +73,18 @@ def innermost_loops(
     return [(name, first, last) for first, last, name in loops if not holds_another(first, last)]
 
 
-def matrix_loops(instructions: Sequence[Instruction], labels: Mapping[str, int]) -> list[Loop]:
-    """Innermost loops whose steady state holds matrix instructions, in the order of the text."""
+def matrix_loops(
+    instructions: Sequence[Instruction],
+    labels: Mapping[str, int],
+    decisions: Mapping[int, bool] | None = None,
+) -> list[Loop]:
+    """Innermost loops whose steady state holds matrix instructions, in the order of the text.
+
+    decisions: whether the branch on a line of the text is taken; others are chosen as above.
+    """
     found = []
     for label, first, last in innermost_loops(instructions, labels):
-        path = _steady_path(instructions, labels, first, last)
+        path = _steady_path(instructions, labels, first, last, decisions or {})
         if any(instructions[index].spec.port == "mfma" for index in path):
             found.append(Loop(label, first, last, path))
     return found
@@ -98,7 +105,11 @@ _UNREACHED: _Rank = (1, 0, 0)
 
 
 def _steady_path(
-    instructions: Sequence[Instruction], labels: Mapping[str, int], first: int, last: int
+    instructions: Sequence[Instruction],
+    labels: Mapping[str, int],
+    first: int,
+    last: int,
+    decisions: Mapping[int, bool],
 ) -> tuple[int, ...]:
     """Indices of the way from `first` back to it that ranks lowest; () if there is none.
 
@@ -108,7 +119,10 @@ def _steady_path(
     following: dict[int, int] = {}
     for index in range(last, first - 1, -1):
         best = _UNREACHED
-        for place in _successors(instructions[index], index, labels):
+        places = successors(instructions[index], index, labels)
+        if len(places) == 2 and instructions[index].line in decisions:
+            places = (places[decisions[instructions[index].line]],)
+        for place in places:
             if place == first:
                 reached: _Rank = (0, 0, 0)
             elif first < place <= last and place > index:
@@ -138,7 +152,8 @@ def _plus(rank: _Rank, instruction: Instruction) -> _Rank:
     )
 
 
-def _successors(instruction: Instruction, index: int, labels: Mapping[str, int]) -> tuple[int, ...]:
+def successors(instruction: Instruction, index: int, labels: Mapping[str, int]) -> tuple[int, ...]:
+    """Indices at which a wave may go on: of a branch the next one, then its target."""
     if instruction.opcode in ("s_endpgm", "s_setpc_b64"):
         return ()
     target = _target(instruction, labels)

@@ -24,6 +24,7 @@ class Knobs:
         lds_latency, vmem_latency, smem_latency: cycles from issue until a loaded register is used.
         matrix_issue: cycles for which a matrix instruction keeps vector arithmetic from issuing.
         lds_queue: LDS instructions that wait in the queue while the wave goes on.
+        lds_spacing: fewest cycles between two LDS reads of a vector stage.
         load_ahead: cycles by which an LDS read goes out before the last moment for its consumer.
         vmem_spacing: fewest cycles between two vector memory operations of a matrix stage.
         window: operations of a vector stage that are looked at together, in program order.
@@ -34,6 +35,7 @@ class Knobs:
     smem_latency: int = 200
     matrix_issue: int = 12
     lds_queue: int = 7
+    lds_spacing: int = 24
     load_ahead: int = 64
     vmem_spacing: int = 32
     window: int = 48

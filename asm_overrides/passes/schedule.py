@@ -111,7 +111,9 @@ def _due(
     if stage.kind != "vector":
         return {}
     ops, end = program.ops, first + len(stage.ops)
-    total = sum(spec_of(op).cycles for op in stage.ops)
+    # beside vector work an LDS instruction takes a slot of the wave, not its port's time
+    specs = [spec_of(op) for op in stage.ops]
+    total = sum(SLOT if spec.port == "lds" else spec.cycles for spec in specs)
     due: dict[int, int] = {}
     for index, op in enumerate(stage.ops):
         loaded = access(op).writes
@@ -121,7 +123,17 @@ def _due(
             continue
         slots = _slots_to_use(ops, following, end, loaded, knobs.lds_latency // SLOT)
         due[index] = max(0, total + SLOT * slots - knobs.lds_latency)
-    return due
+    return _spread(ops, due, knobs)
+
+
+def _spread(ops: Sequence[Op], due: dict[int, int], knobs: Knobs) -> dict[int, int]:
+    """Earlier times for all but the last: the LDS port has done one when the next goes."""
+    moved: dict[int, int] = {}
+    cursor: int | None = None
+    for index in sorted(due, reverse=True):
+        cursor = due[index] if cursor is None else min(due[index], cursor - knobs.lds_spacing)
+        moved[index] = max(0, cursor)
+    return moved
 
 
 def _slots_to_use(
@@ -256,7 +268,8 @@ class _Run:
 
     def _choose(self, ready: Sequence[int], pending: Sequence[int]) -> int:
         """The best operation that can go now, else the one that can go soonest."""
-        times = {index: self._start(index) for index in ready}
+        ahead = self.knobs.load_ahead
+        times = {index: max(self._start(index), self.due.get(index, 0) - ahead) for index in ready}
         matrix = self.stage.kind == "matrix"
         last = len(self.ops) if matrix else pending[min(self.knobs.window, len(pending)) - 1]
         near = [index for index in ready if index <= last]
@@ -265,10 +278,10 @@ class _Run:
         able = [index for index in near if times[index] <= now]
         if matrix:
             return min(able, key=lambda i: (self.specs[i].port != "mfma", -self.heights[i], i))
-        late = min(self.due.values(), default=0) - SLOT * len(self.due)
-        if self.due and now < late:
-            return min(able, key=lambda i: (i in self.due, i))
-        return min(able)
+        overdue = [i for i in able if i in self.due and self.due[i] <= now]
+        if overdue:
+            return min(overdue)
+        return min(able, key=lambda i: (i in self.due, i))
 
     def _start(self, index: int) -> int:
         """Earliest cycle at which an operation can issue."""

@@ -135,6 +135,33 @@ def test_reads_for_a_later_stage_fill_gaps() -> None:
     ]
 
 
+def test_reads_for_a_later_stage_are_spread_over_the_last_part_of_a_stage() -> None:
+    # 60 exponentials of 8 cycles and 4 reads of a slot: 496. The last read is used 3 slots later
+    # and goes 128 before that, at 380, the others 24 earlier each; every second slot is a gap.
+    b = Builder("spread")
+    x = b.vector("x", 60)
+    keys = [b.vector(f"key{i}", 4, align=2) for i in range(4)]
+    acc = b.vector("acc", 16, align=2)
+    address = b.vector("address")
+    b.ring("k", 2, 4096)
+    with b.stage("codes", "vector"):
+        for key in keys:
+            b.op("ds_read_b128", key, address, lds_reads=["k"])
+        for i in range(60):
+            b.op("v_exp_f32", x[i], x[i])
+    with b.stage("products", "matrix"):
+        for key in keys:
+            b.op("v_mfma_f32_32x32x16_bf16", acc, key, key, acc)
+    knobs = Knobs(lds_latency=128, lds_spacing=24, load_ahead=0)
+    plan = plan_stages(b.finish([], []), knobs)[0]
+    reads = [
+        start
+        for op, start in zip(plan.stage.ops, plan.starts, strict=True)
+        if op.opcode == "ds_read_b128"
+    ]
+    assert reads == [308, 332, 356, 380]
+
+
 def test_matrix_results_of_an_earlier_stage_are_awaited_with_other_work() -> None:
     b = Builder("late result")
     acc, key = b.vector("acc", 16, align=2), b.vector("key", 4, align=2)

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zyfa_triton._version import __version__
-from zyfa_triton.cli import check, compile, demo, doctor, inspect, run, selftest
+from zyfa_triton.cli import check, compile, demo, doctor, inspect, run, schedule, selftest
 from zyfa_triton.cli.output import CommandError
 
 COMMANDS = {
     "doctor": doctor,
     "compile": compile,
     "inspect": inspect,
+    "schedule": schedule,
     "run": run,
     "check": check,
     "selftest": selftest,

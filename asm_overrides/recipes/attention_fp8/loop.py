@@ -169,7 +169,6 @@ class _Loop:
         with b.stage("unmasked", "fixed"):
             b.label(unmasked)
         with b.stage("row maximum", "vector"):
-            self.tiles.read_k(next_k_slot)
             if not is_first:
                 self.softmax.finish_sum()
             self.softmax.row_maximum(is_first)
@@ -179,6 +178,8 @@ class _Loop:
         else:
             self._rescale()
         with b.stage("codes", "vector"):
+            # here, not earlier: the other wave reads V in the first half of its matrix stage
+            self.tiles.read_k(next_k_slot)
             self.softmax.codes(is_first)
             b.op("s_add_u32", v.start_n, v.start_n, 64, role="next block")
 

@@ -1,0 +1,192 @@
+"""`zyfa schedule`: how long a kernel's main loop takes on the card, and what keeps its pipes idle.
+
+The model is `asm_overrides.timing` (docs/cycle-model.md); which kernels are asked about is decided
+in `zyfa_triton.schedules`, how the picture looks in `zyfa_triton.timeline`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zyfa_triton.cli import options
+from zyfa_triton.cli.output import CommandError, table, write_json
+
+if TYPE_CHECKING:
+    from zyfa_triton.schedules import Scheduled
+
+SUMMARY = "predict the cycles of a loop: table, picture of the two waves, trace for Perfetto"
+DESCRIPTION = """\
+Predicts the steady state of a kernel's main loop on one SIMD with two waves: the port bound (no
+schedule is faster) and a replay of both waves, instruction by instruction, at the best and at the
+worst offset between them. The steady state skips masks and rescales; --take and --pass decide
+branches otherwise. Useful are matrix cycles of Q K^T and P V.
+FILE: assembly, an llvm-objdump listing or a code object (.hsaco, .co) for gfx950. Without FILE
+the ping-pong loop is generated and looked at alone, and with --kernel triton Triton's is compiled.
+The picture and the trace show the first row, at its worst offset."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, nargs="*", metavar="FILE")
+    parser.add_argument(
+        "--kernel",
+        choices=options.KERNELS,
+        nargs="+",
+        metavar="NAME",
+        help=f"one or several of {', '.join(options.KERNELS)} (default: pingpong, if no FILE)",
+    )
+    parser.add_argument(
+        "--p-mode",
+        choices=options.P_MODES,
+        nargs="+",
+        default=["lean"],
+        metavar="NAME",
+        help=f"one or several of {', '.join(options.P_MODES)} (default: lean)",
+    )
+    parser.add_argument("--pack", choices=("perm", "op_sel"), default="perm")
+    parser.add_argument("--multiply-add", choices=("plain", "packed"), default="plain")
+    parser.add_argument("--row-sum", choices=("sparse", "dense"), default="sparse")
+    parser.add_argument(
+        "--causal", action=argparse.BooleanOptionalAction, default=True, help="default: on"
+    )
+    parser.add_argument(
+        "--waves",
+        type=options.positive,
+        metavar="N",
+        help="waves of a FILE's workgroup; up to 4 have a SIMD each (default: its metadata's)",
+    )
+    for name, what in (("--take", "is taken"), ("--pass", "is not taken")):
+        parser.add_argument(
+            name,
+            type=options.positive,
+            nargs="+",
+            default=[],
+            metavar="LINE",
+            help=f"the branch on this line of the FILE {what}",
+        )
+    parser.add_argument("--png", type=Path, metavar="FILE", help="picture of two iterations")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="Chrome trace, for Perfetto (.gz: packed)"
+    )
+    parser.add_argument(
+        "--cycles", type=options.positive, metavar="N", help="so many cycles in the picture"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    rows = [_of_file(path, args) for path in args.file]
+    if args.kernel or not args.file:
+        rows += _of_kernels(args)
+    print("one SIMD, two waves, steady state; shares of the matrix pipe's time\n")
+    print(readable(rows))
+    files = _write(args, rows[0])
+    if files:
+        print("\n" + "\n".join(f"wrote {path}" for path in files))
+    write_json(args.json, [row.as_json() for row in rows])
+    return 0
+
+
+def readable(rows: Sequence[Scheduled]) -> str:
+    """The rows as tables for a terminal: figures, then what waves and the matrix pipe wait for."""
+    header = (
+        "kernel", "dtype", "d", "P", "port bound", "limit", "useful best", "useful worst",
+        "busy worst", "cycles",
+    )  # fmt: skip
+    cells = []
+    for row in rows:
+        values = row.as_json()
+        cells.append(
+            (
+                _name(row),
+                values["dtype"] or "-",
+                values["headdim"] or "-",
+                values["p_mode"] or "-",
+                *(f"{values['port_bound_share']:.3f}", values["port_bound_limit"]),
+                *(f"{values[name]:.3f}" for name in _SHARES),
+                f"{values['cycles_per_iteration_worst']:.0f}",
+            )
+        )
+    parts = [table(header, cells)]
+    for row in rows:
+        worst = row.prediction.worst
+        parts.append(f"{_name(row)} {row.as_json()['p_mode']}, worst offset, cycles an iteration")
+        parts.append(_causes("waves held by (both together)", worst.stalls()))
+        parts.append(_causes("matrix pipe idle while its next wave is", worst.idle_matrix()))
+    return "\n\n".join(parts)
+
+
+_SHARES = ("useful_share_replay_best", "useful_share_replay_worst", "matrix_busy_replay_worst")
+
+
+def _causes(title: str, cycles: dict[str, float]) -> str:
+    return table((title, "cycles"), [(name, f"{count:.0f}") for name, count in cycles.items()])
+
+
+def _name(row: Scheduled) -> str:
+    return f"{row.kernel} {row.settings}".strip()
+
+
+def _of_file(path: Path, args: argparse.Namespace) -> Scheduled:
+    from asm_overrides.emulator import LoadError
+    from zyfa_triton import schedules
+
+    decisions = dict.fromkeys(args.take, True) | dict.fromkeys(getattr(args, "pass"), False)
+    try:
+        return schedules.of_file(path, waves=args.waves, decisions=decisions)
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from None
+    except (LoadError, ValueError) as error:
+        raise CommandError(f"{path}: {error}") from None
+
+
+def _of_kernels(args: argparse.Namespace) -> list[Scheduled]:
+    from zyfa_triton import schedules
+
+    rows = []
+    try:
+        for p_mode in dict.fromkeys(args.p_mode):
+            for kernel in args.kernel or ["pingpong"]:
+                if kernel == "triton":
+                    rows.append(schedules.of_triton(p_mode, causal=args.causal))
+                else:
+                    rows.append(
+                        schedules.of_recipe(
+                            p_mode=p_mode,
+                            causal=args.causal,
+                            pack=args.pack,
+                            multiply_add=args.multiply_add,
+                            row_sum=args.row_sum,
+                        )
+                    )
+    except (ValueError, RuntimeError) as error:
+        raise CommandError(str(error)) from None
+    return rows
+
+
+def _write(args: argparse.Namespace, row: Scheduled) -> list[Path]:
+    """Picture and trace of one row."""
+    from asm_overrides.timing import chrome_trace
+    from zyfa_triton import timeline
+
+    files = []
+    name = f"{_name(row)} {row.as_json()['p_mode']}"
+    try:
+        if args.png is not None:
+            if importlib.util.find_spec("matplotlib") is None:
+                raise CommandError("--png needs matplotlib (pip install 'zyfa-triton[plot]')")
+            timeline.picture(name, row.prediction, args.png, args.cycles)
+            files.append(args.png)
+        if args.trace is not None:
+            trace = chrome_trace(row.prediction.worst, row.notes)
+            data = json.dumps(trace, separators=(",", ":")).encode()
+            is_packed = args.trace.suffix == ".gz"  # Perfetto opens both
+            args.trace.write_bytes(gzip.compress(data, mtime=0) if is_packed else data)
+            files.append(args.trace)
+    except OSError as error:
+        raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
+    return files
