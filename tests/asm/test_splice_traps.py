@@ -140,7 +140,7 @@ def test_a_matrix_instruction_at_the_end_is_over_before_triton_reads_its_result(
     recipe = ProductLoop(after=UNFINISHED)
     arguments = example.example_arguments(example.BLOCK_M, example.BLOCK_N, example.BLOCK_K)
     assert not example.try_product(arguments, splice.use(recipe)).findings
-    monkeypatch.setattr(text, "_AFTER", text._AFTER[:2])  # the same without its nops
+    monkeypatch.setattr(text, "AFTER", text.AFTER[:2])  # the same without its nops
     monkeypatch.setattr(hook, "_machinery_digest", lambda: "without nops")
     findings = example.try_product(arguments, splice.use(recipe)).findings
     assert findings, "the emulator accepts a result that is read too early"
