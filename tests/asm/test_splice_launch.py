@@ -22,11 +22,12 @@ from tests.asm.splice_cases import (
     compile_attention,
     compile_product,
 )
-from zyfa_triton import splice
+from zyfa_triton import dispatch, flash_attn_func, splice
 from zyfa_triton.arch import GFX950
 from zyfa_triton.backends import device
 from zyfa_triton.kernels.attention import attention_forward
 from zyfa_triton.splice import SpliceWarning
+from zyfa_triton.testing import make_inputs
 
 SECONDS_ALLOWED = 3.0
 CONFIG = {"BLOCK_M": 256, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2, "waves_per_eu": 2}
@@ -92,6 +93,28 @@ def test_the_launcher_passes_the_attention_kernel_on_as_it_is(gfx950: FakeRuntim
     assert launch.block == (512, 1, 1)
     assert launch.shared_bytes == 98304  # the recipe's, more than the kernel around it needs
     assert list(launch.values([kind for _, kind in values])) == [value for value, _ in values]
+
+
+def test_the_op_launches_the_ping_pong_loop(
+    gfx950: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the public function down: nothing but Triton's launcher runs, with the loop's LDS."""
+    monkeypatch.setattr(dispatch, "choose_backend", lambda backend, of: "device")
+    monkeypatch.setattr(device, "unavailable", lambda: None)
+    x = make_inputs(300, 300, nheads=2, nheads_k=1, dtype=torch.float8_e4m3fn)
+    gfx950.reset(1)
+    for _ in range(2):
+        flash_attn_func(
+            x.q, x.k, x.v, causal=True, kernel="pingpong", block_scale=True, **x.descales
+        )
+    first, second = gfx950.launches
+    for launch in (first, second):
+        assert launch.kernel == "attention_forward"
+        assert launch.grid == (2 * 2, 1, 1)  # query tiles x heads
+        assert launch.block == (512, 1, 1)
+        assert launch.shared_bytes == 64 * 1024
+    flash_attn_func(x.q, x.k, x.v, causal=True, kernel="triton", block_scale=True, **x.descales)
+    assert gfx950.launches[-1].shared_bytes < 64 * 1024
 
 
 def test_tritons_own_loop_is_launched_with_its_own_lds(gfx950: FakeRuntime) -> None:
