@@ -275,14 +275,15 @@ def tasks(causal: bool) -> tuple[Task, ...]:
         *((256, 300, 0, rising), (256, 333, 0, mixed), (300, 440, 44, (0, 3, -2))),
         *((256, 500, 0, rising), (270, 570, 14, (2, *[-3] * 9))),
     ]
-    if causal:
-        lengths = [(300, 44, 0, rising), (40, 50, 0, rising), *lengths]
+    lengths = [(300, 44, 0, rising), (40, 50, 0, rising), *lengths]
     found = [
         Task(seqlen_q, seqlen_k, row_first, causal, loudness, seed=i)
         for i, (seqlen_q, seqlen_k, row_first, loudness) in enumerate(lengths)
     ]
     long = 2**18 + 1
-    wide = Task(long, long - 156, causal=causal, stride_q=2**14, rows_q=TILE_M, rows_k=640)
+    # causal: the first queries see the first keys, the others need not exist
+    keys, rows_k = (long - 156, 640) if causal else (600, 0)
+    wide = Task(long, keys, causal=causal, stride_q=2**14, rows_q=TILE_M, rows_k=rows_k)
     spikes = Task(
         256, 600, causal=causal, loudness=(0, *(0.5 * i - 4 for i in range(9))), last_key=5
     )
