@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from asm_overrides.program import VCC, Builder, Part
+from asm_overrides.program import VCC, Builder, Part, Value
 from asm_overrides.recipes.attention_fp8.parameters import Parameters
 from asm_overrides.recipes.attention_fp8.values import KEY_TILES, Values
 
@@ -68,10 +68,10 @@ class Softmax:
             for i in range(2, v.acc_sum.width):
                 b.op("v_mov_b32", v.acc_sum[i], 0)
 
-    def _scaled(self, target: object, factor: float, role: str) -> None:
+    def _scaled(self, target: Part | Value, factor: float, role: str) -> None:
         b, v = self.b, self.v
         b.op("v_mul_f32", v.t[1], float_bits(factor), v.t[0])
-        b.op("v_readfirstlane_b32", target, v.t[1], role=role)  # type: ignore[arg-type]
+        b.op("v_readfirstlane_b32", target, v.t[1], role=role)
 
     def last_keys(self) -> None:
         """Per lane: the last key its query sees, minus 4 for the upper lane half."""
