@@ -14,12 +14,12 @@ import torch
 
 from zyfa_triton import arch, backends, tuning
 from zyfa_triton.backends import BackendUnavailableError, Unavailable
+from zyfa_triton.kernels.registry import FAMILIES
 from zyfa_triton.problem import FP8, Problem
 
 KERNELS = tuning.KERNELS
 BACKENDS = backends.NAMES
 AUTO = "auto"
-_MACHINE_CODE = ("device", "emulated")  # back ends that run what the compiler made
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,11 @@ def run(
     """Computes attention of checked tensors into `out` and `lse`, which nothing has filled yet."""
     kernel = choose_kernel(kernel)
     backend = choose_backend(backend, q.device)
-    if kernel == tuning.PINGPONG and backend not in _MACHINE_CODE:
+    family = FAMILIES.get(kernel)
+    if family is not None and family.backends is not None and backend not in family.backends:
         raise ValueError(
-            f'kernel: got "pingpong", which is machine code, with backend {backend!r}; '
-            f"accepted with it: {_quoted(_MACHINE_CODE)}"
+            f'kernel: got "{kernel}", which is {family.nature}, with backend {backend!r}; '
+            f"accepted with it: {_quoted(family.backends)}"
         )
     module = available_backend(backend)
     problem = Problem.of(

@@ -16,7 +16,6 @@ from zyfa_triton.compile import TARGET, CompiledKernel, compile_attention
 from zyfa_triton.kernels.launch import kernel_constants, launch_arguments
 from zyfa_triton.problem import FP8, HEADDIMS, Problem
 from zyfa_triton.report import KernelReport, report
-from zyfa_triton.tuning.selection import tunable
 
 
 def problem(
@@ -63,8 +62,12 @@ def problem(
 
 def kernels_that_serve(asked: Problem) -> tuple[str, ...]:
     """Kernels that a problem with packed, aligned tensors may run."""
-    key = tuning.key_of(asked, TARGET)
-    return (tuning.TRITON, *map(tuning.kernel_of, tunable(key, _nominal_arguments(asked))))
+    key, arguments = tuning.key_of(asked, TARGET), _nominal_arguments(asked)
+    return tuple(
+        dict.fromkeys(
+            (tuning.TRITON, *map(tuning.kernel_of, tuning.tunable(asked, key, arguments)))
+        )
+    )
 
 
 def compile_problem(

@@ -172,7 +172,8 @@ def test_auto_takes_what_the_tuner_found_and_only_where_it_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     inputs = make_inputs(64, 64, nheads=1, nheads_k=1, dtype=FP8)
-    monkeypatch.setattr(tuning, "resolve", lambda key: tuning.selection.pingpong_config())
+    stored = {**pingpong.CONFIG, "kernel": "pingpong"}
+    monkeypatch.setattr(tuning, "resolve", lambda key: stored)
     q, k, v = inputs.q, inputs.k, inputs.v
     problem = Problem.of(
         q, k, v, causal=True, p_mode="lean", block_scale=True,
@@ -189,16 +190,11 @@ def test_auto_takes_what_the_tuner_found_and_only_where_it_fits(
 
 
 def test_tuner_measures_the_loop_on_gfx950_only() -> None:
-    arguments = {
-        **{f"stride_{n}{axis}": 128 for n in "qkv" for axis in "bsh"},
-        **{f"{n}_ptr": torch.empty(1) for n in "qkv"},
-        "seqlen_k": 100,
-    }
-    for target, expected in (("gfx950", 1), ("sm90", 0)):
-        key = tuning.key_of(offline.problem(), target)
-        assert len(tuning.selection.tunable(key, arguments)) == expected
-    key = tuning.key_of(offline.problem(headdim=192), "gfx950")
-    assert tuning.selection.tunable(key, arguments) == []
+    for headdim, target, expected in ((128, "gfx950", 1), (128, "sm89", 0), (192, "gfx950", 0)):
+        asked = offline.problem(headdim=headdim)
+        arguments = offline._nominal_arguments(asked)
+        key = tuning.key_of(asked, target)
+        assert len(tuning.tunable(asked, key, arguments)) == expected, (headdim, target)
 
 
 def test_registers_and_lds() -> None:

@@ -21,6 +21,7 @@ from zyfa_triton.arch import Arch, arch_of
 from zyfa_triton.backends import BackendUnavailableError, Unavailable
 from zyfa_triton.kernels import launch as attention_launch
 from zyfa_triton.kernels import quantize_launch
+from zyfa_triton.kernels.registry import FAMILIES
 from zyfa_triton.problem import Problem
 from zyfa_triton.splice import fallback_reason
 
@@ -90,8 +91,6 @@ def run(
     config: dict[str, Any] | None = None,
 ) -> None:
     """Launches attention. Raises NotWarmedUpError under graph capture, see the module."""
-    from zyfa_triton.kernels.attention import attention_forward
-
     arch = arch_of(q.device.index)
     _check_arch(problem, arch)
     with torch.cuda.device(q.device):
@@ -107,15 +106,17 @@ def run(
             k_descale=k_descale,
             v_descale=v_descale,
         )
-        arguments |= attention_launch.kernel_constants(problem, arguments)
-        arguments |= attention_launch.LAUNCH_OPTIONS
-        grid = attention_launch.launch_grid(problem)
         key = tuning.key_of(problem, arch.name)
+
+        def launch(config: dict[str, Any]) -> None:
+            family = FAMILIES[tuning.kernel_of(config)]
+            family.launch(_launch, problem, arguments, tuning.launchable(config, key))
 
         def measure() -> tuple[dict[str, Any], dict[str, object]]:
             from zyfa_triton.tuning import autotune
 
-            return autotune.measure(attention_forward, key, grid, arguments)
+            others = tuning.tunable(problem, key, arguments)
+            return autotune.measure(key, [*tuning.candidates(key), *others], launch)
 
         def tuned() -> dict[str, Any]:
             capturing = torch.cuda.is_current_stream_capturing()
@@ -123,7 +124,8 @@ def run(
 
         if config is None:
             config = tuning.select(kernel, problem, key, arguments, tuned)
-        _launch(attention_forward, grid, {**arguments, **tuning.launchable(config, key)})
+            tuning.note(config)
+        launch(config)
 
 
 def quantize(

@@ -10,9 +10,12 @@ from typing import Any
 
 import torch
 
+from zyfa_triton.kernels.family import Config, Launch
 from zyfa_triton.numerics import code_scale_log2
 from zyfa_triton.problem import Problem
 
+TRITON = "triton"
+BLOCK_SCALE_KEYS = 64  # keys that one power of two of P covers: BLOCK_N with block scaling
 MAX_TILE = 256  # largest BLOCK_M or BLOCK_N of any configuration
 LAUNCH_OPTIONS = {
     "enable_fp_fusion": False
@@ -81,3 +84,67 @@ def launch_grid(problem: Problem) -> Callable[[Mapping[str, Any]], tuple[int]]:
         return (m_blocks * problem.nheads * problem.batch,)
 
     return grid
+
+
+class TritonFamily:
+    """`attention_forward` with its own loops: the specification, and it serves every problem."""
+
+    name = TRITON
+    target: str | None = None
+    backends: tuple[str, ...] | None = None
+    nature = "Triton code"
+
+    def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
+        """See Family."""
+        return ""
+
+    def configurations(self, problem: Problem) -> list[Config]:
+        """None here: which tiles a target runs is `tuning.configurations`."""
+        return []
+
+    def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
+        """See Family."""
+        return complaint_of_tiles(config, block_scale=block_scale)
+
+    def constants(
+        self, *, p_mode: str, is_causal: bool, settings: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """See Family. A LOOP of the caller's own (`zyfa_triton.splice.use`) replaces this one."""
+        return {"LOOP": ""}
+
+    def launch(
+        self,
+        launch: Launch,
+        problem: Problem,
+        arguments: Mapping[str, Any],
+        config: Mapping[str, Any],
+    ) -> None:
+        """See Family."""
+        launch_attention(launch, problem, arguments, config)
+
+
+def launch_attention(
+    launch: Launch, problem: Problem, arguments: Mapping[str, Any], config: Mapping[str, Any]
+) -> None:
+    """Enqueues `attention_forward`."""
+    from zyfa_triton.kernels.attention import attention_forward
+
+    constants = kernel_constants(problem, arguments)
+    everything = {**arguments, **constants, **LAUNCH_OPTIONS, **config}
+    launch(attention_forward, launch_grid(problem), everything)
+
+
+def complaint_of_tiles(config: Mapping[str, Any], *, block_scale: bool) -> str | None:
+    """What `attention_forward` cannot be compiled with in a written-down configuration, or None."""
+    for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"):
+        value = config.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            return f"{name} is {value!r}, not a positive integer"
+    for name in ("BLOCK_M", "BLOCK_N", "num_warps"):
+        if config[name] & (config[name] - 1):
+            return f"{name} is {config[name]}, not a power of two"
+    if not (16 <= config["BLOCK_M"] <= MAX_TILE and 16 <= config["BLOCK_N"] <= MAX_TILE):
+        return f"BLOCK_M and BLOCK_N must lie in 16 to {MAX_TILE}"
+    if block_scale and config["BLOCK_N"] != BLOCK_SCALE_KEYS:
+        return f"BLOCK_N is {config['BLOCK_N']}; with block_scale it is {BLOCK_SCALE_KEYS}"
+    return None

@@ -31,6 +31,8 @@ from zyfa_triton.kernels.attention_loop import (
     WAVES,
     AttentionLoop,
 )
+from zyfa_triton.kernels.family import Config, Launch
+from zyfa_triton.kernels.launch import complaint_of_tiles, launch_attention
 from zyfa_triton.problem import Problem
 from zyfa_triton.splice.recipe import register_numbers
 from zyfa_triton.splice.text import AFTER, BEFORE
@@ -203,3 +205,40 @@ def loop_of(p_mode: str, *, is_causal: bool, pack: str = "perm") -> str:
     how = cast(Literal["perm", "op_sel"], pack)
     name = f"{name}_{pack}"
     return splice.use(PingPongLoop(name=name, p_mode=p_mode, is_causal=is_causal, pack=how))
+
+
+class PingPongFamily:
+    """`attention_forward` with the generated loop in place of its own."""
+
+    name = "pingpong"
+    target: str | None = "gfx950"
+    backends: tuple[str, ...] | None = ("device", "emulated")
+    nature = "machine code"
+
+    def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
+        """See Family."""
+        return misfit(problem, arguments)
+
+    def configurations(self, problem: Problem) -> list[Config]:
+        """See Family."""
+        return [dict(CONFIG)]
+
+    def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
+        """See Family."""
+        return complaint_of_tiles(config, block_scale=block_scale)
+
+    def constants(
+        self, *, p_mode: str, is_causal: bool, settings: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """The LOOP constexpr."""
+        return {"LOOP": loop_of(p_mode, is_causal=is_causal, **settings)}
+
+    def launch(
+        self,
+        launch: Launch,
+        problem: Problem,
+        arguments: Mapping[str, Any],
+        config: Mapping[str, Any],
+    ) -> None:
+        """See Family."""
+        launch_attention(launch, problem, arguments, config)

@@ -5,14 +5,11 @@ It does not launch: `launch` is a function (kernel, grid, arguments) of the devi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import torch
 
+from zyfa_triton.kernels.family import Launch
 from zyfa_triton.kernels.launch import LAUNCH_OPTIONS
 
-Launch = Callable[[Any, tuple[int, ...], Mapping[str, Any]], None]
 ROWS = 64  # rows of a tile, whose sums are added in halves; `zyfa_triton.quantize` has the order
 CHUNK = 1024  # rows of the sequence that one program sums
 _OPTIONS = {"num_warps": 4, **LAUNCH_OPTIONS}

@@ -7,14 +7,15 @@ package, the entry of the nearest length, the target's default. Measuring is `au
 
 from __future__ import annotations
 
-from zyfa_triton.tuning.choice import Seen, allow, chosen, observed, requested, resolve
-from zyfa_triton.tuning.configurations import KERNELS, PINGPONG, TRITON, candidates, default
+from zyfa_triton.kernels.launch import TRITON
+from zyfa_triton.kernels.registry import KERNELS, kernel_of
+from zyfa_triton.tuning.choice import Seen, allow, chosen, note, observed, requested, resolve
+from zyfa_triton.tuning.configurations import candidates, default
 from zyfa_triton.tuning.key import TuningKey, key_of
-from zyfa_triton.tuning.selection import kernel_of, launchable, select
+from zyfa_triton.tuning.selection import launchable, select, tunable
 
 __all__ = [
     "KERNELS",
-    "PINGPONG",
     "TRITON",
     "Seen",
     "TuningKey",
@@ -25,8 +26,10 @@ __all__ = [
     "kernel_of",
     "key_of",
     "launchable",
+    "note",
     "observed",
     "requested",
     "resolve",
     "select",
+    "tunable",
 ]

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zyfa_triton import env
+from zyfa_triton.kernels.family import Config
 from zyfa_triton.tuning import store
-from zyfa_triton.tuning.configurations import Config, default
+from zyfa_triton.tuning.configurations import default
 from zyfa_triton.tuning.key import BUCKETS, TuningKey
 
 Seen = list[Config]
@@ -110,11 +111,15 @@ def requested(
         config, origin = measure()
         store.save(user_file(), key, config, origin)
         _files.user_path = None  # read it again
-    else:
-        config = resolve(key)
+        return config
+    return resolve(key)
+
+
+def note(config: Config) -> None:
+    """Tells who observes what a call is launched with, after every choice."""
+    watcher = _watchers.get()
     if watcher is not None:
         watcher[0].append(config)
-    return config
 
 
 def _distance(bucket: int, wanted: int) -> tuple[float, int]:

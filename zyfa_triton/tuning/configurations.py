@@ -1,7 +1,8 @@
 """Which configurations a target can run: the default for each kind of problem, and what to measure.
 
 It measures nothing. A configuration is what the launch takes: BLOCK_M, BLOCK_N, num_warps,
-num_stages and options of the target's compiler.
+num_stages and options of the target's compiler; or it names another kernel under "kernel" and holds
+what that one takes (`kernels.family`).
 """
 
 from __future__ import annotations
@@ -9,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from zyfa_triton.kernels.family import Config
+from zyfa_triton.kernels.launch import BLOCK_SCALE_KEYS
+from zyfa_triton.kernels.registry import FAMILIES, KERNELS, kernel_of
 from zyfa_triton.tuning.key import TuningKey
-
-Config = dict[str, Any]
-TRITON, PINGPONG = "triton", "pingpong"
-KERNELS = (TRITON, PINGPONG)  # what "kernel" in a configuration may name
 
 _ITEM_BYTES = {"e4m3": 1, "bf16": 2, "fp16": 2}
 _SM90_SHARED_BYTES = 227 * 1024
 _SHARED_RESERVE = 8 * 1024  # barriers, and layout conversions of P
-_BLOCK_SCALE_KEYS = 64  # keys that one power of two of P covers: BLOCK_N with block scaling
 
 
 def default(key: TuningKey) -> Config:
@@ -56,27 +55,16 @@ def candidates(key: TuningKey) -> list[Config]:
             for stages in (1, 2)
         ]
     if key.block_scale:
-        found = [config for config in found if config["BLOCK_N"] == _BLOCK_SCALE_KEYS]
+        found = [config for config in found if config["BLOCK_N"] == BLOCK_SCALE_KEYS]
     first = default(key)
     return [first, *(config for config in found if config != first)]
 
 
 def complaint(config: Mapping[str, Any], key: TuningKey) -> str | None:
     """What is wrong with a configuration that somebody wrote down, or None."""
-    if config.get("kernel", TRITON) not in KERNELS:
+    if kernel_of(config) not in KERNELS:
         return f"kernel is {config['kernel']!r}, not one of {', '.join(KERNELS)}"
-    for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"):
-        value = config.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            return f"{name} is {value!r}, not a positive integer"
-    for name in ("BLOCK_M", "BLOCK_N", "num_warps"):
-        if config[name] & (config[name] - 1):
-            return f"{name} is {config[name]}, not a power of two"
-    if not (16 <= config["BLOCK_M"] <= 256 and 16 <= config["BLOCK_N"] <= 256):
-        return "BLOCK_M and BLOCK_N must lie in 16 to 256"
-    if key.block_scale and config["BLOCK_N"] != _BLOCK_SCALE_KEYS:
-        return f"BLOCK_N is {config['BLOCK_N']}; with block_scale it is {_BLOCK_SCALE_KEYS}"
-    return None
+    return FAMILIES[kernel_of(config)].complaint(config, block_scale=key.block_scale)
 
 
 def _config(block_m: int, block_n: int, *, num_warps: int, num_stages: int) -> Config:

@@ -1,7 +1,7 @@
 """Which kernel a request stands for, and with which configuration it is launched.
 
 A configuration may name a kernel under "kernel"; without one it is Triton's own loops. It does not
-measure (`autotune`) and does not know what a loop does (`kernels.pingpong`).
+measure (`autotune`) and does not know what a kernel does (`kernels.registry`).
 """
 
 from __future__ import annotations
@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zyfa_triton.kernels import pingpong
+from zyfa_triton.kernels.family import Config
+from zyfa_triton.kernels.launch import TRITON
+from zyfa_triton.kernels.registry import FAMILIES, kernel_of, misfit
 from zyfa_triton.problem import Problem
 from zyfa_triton.tuning import choice
-from zyfa_triton.tuning.configurations import PINGPONG, TRITON, Config, default
+from zyfa_triton.tuning.configurations import default
 from zyfa_triton.tuning.key import TuningKey
 
-PINGPONG_TARGET = "gfx950"
-
-
-def kernel_of(config: Mapping[str, Any]) -> str:
-    """The kernel that a configuration stands for."""
-    return str(config.get("kernel", TRITON))
+_AUTO = "auto"
 
 
 def select(
@@ -33,53 +30,52 @@ def select(
     """The configuration for a requested kernel.
 
     Args:
-        kernel: "auto" takes what tuning found; the others are taken as asked, whatever it found.
+        kernel: "auto" takes what tuning found, and Triton's loops where that kernel does not serve
+            this call; the others are taken as asked, whatever tuning found.
         arguments: run-time arguments of the launch.
         tuned: gives the stored, measured or default configuration of the key.
     Raises:
-        ValueError: the ping-pong loop is asked for and does not serve this problem.
+        ValueError: a kernel is asked for by name and does not serve this problem.
     """
-    misfit = "" if key.target == PINGPONG_TARGET else f"it is {PINGPONG_TARGET} machine code"
-    misfit = misfit or pingpong.misfit(problem, arguments)
-    if kernel == PINGPONG:
-        if misfit:
-            raise ValueError(f'kernel: got "pingpong"; {misfit}. Accepted here: "auto", "triton"')
-        return pingpong_config()
+    if kernel not in (_AUTO, TRITON):
+        why = misfit(kernel, key.target, problem, arguments)
+        if why:
+            raise ValueError(f'kernel: got "{kernel}"; {why}. Accepted here: "auto", "{TRITON}"')
+        return stored_or_default(kernel, problem, key)
     config = tuned()
-    if kernel_of(config) == PINGPONG and (kernel == TRITON or misfit):
+    found = kernel_of(config)
+    if found != TRITON and (kernel == TRITON or misfit(found, key.target, problem, arguments)):
         return default(key)
     return config
 
 
-def pingpong_config() -> Config:
-    """The configuration of the ping-pong loop, as it is stored."""
-    return {**pingpong.CONFIG, "kernel": PINGPONG}
+def stored_or_default(kernel: str, problem: Problem, key: TuningKey) -> Config:
+    """What tuning stored for a key if that names this kernel, else the kernel's default."""
+    stored = choice.resolve(key)
+    if kernel_of(stored) == kernel:
+        return stored
+    return {**FAMILIES[kernel].configurations(problem)[0], "kernel": kernel}
 
 
 def launchable(config: Mapping[str, Any], key: TuningKey) -> Config:
-    """A configuration as the launch takes it: the kernel's name becomes its LOOP constexpr.
+    """A configuration as the launch takes it: constants of its kernel in place of the name.
 
-    The loop's settings are its default ones, or what a self-test of the target found allowed. A
-    LOOP of the caller's own (`zyfa_triton.splice.use`) stays.
+    The ping-pong loop's settings are its default ones, or what a self-test of the target found
+    allowed. What the configuration holds itself stays.
     """
-    result = {"LOOP": "", **config}
-    if result.pop("kernel", None) == PINGPONG:
-        result["LOOP"] = pingpong.loop_of(
-            key.p_mode, is_causal=key.causal, **choice.machine_settings(key.target)
-        )
-    return result
-
-
-def tunable(key: TuningKey, arguments: Mapping[str, Any]) -> list[Config]:
-    """What tuning measures for these arguments besides `configurations.candidates`."""
-    fits = (
-        key.target == PINGPONG_TARGET
-        and not pingpong.misfit_of_kind(
-            is_fp8=key.dtype == "e4m3",
-            headdim=key.headdim,
-            p_mode=key.p_mode,
-            block_scale=key.block_scale,
-        )
-        and not pingpong.misfit_of_strides(arguments)
+    result = dict(config)
+    family = FAMILIES[str(result.pop("kernel", TRITON))]
+    constants = family.constants(
+        p_mode=key.p_mode, is_causal=key.causal, settings=choice.machine_settings(key.target)
     )
-    return [pingpong_config()] if fits else []
+    return {**constants, **result}
+
+
+def tunable(problem: Problem, key: TuningKey, arguments: Mapping[str, Any]) -> list[Config]:
+    """What tuning measures for a call besides `configurations.candidates`."""
+    return [
+        {**config, "kernel": name}
+        for name, family in FAMILIES.items()
+        if not misfit(name, key.target, problem, arguments)
+        for config in family.configurations(problem)
+    ]

@@ -24,7 +24,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from zyfa_triton.tuning.configurations import Config, complaint
+from zyfa_triton.kernels.family import Config
+from zyfa_triton.tuning.configurations import complaint
 from zyfa_triton.tuning.key import TuningKey
 
 SHIPPED = Path(__file__).parent / "stored"

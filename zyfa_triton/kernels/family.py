@@ -1,0 +1,58 @@
+"""What a kernel must offer to stand behind the op: one protocol, one entry a kernel in `registry`.
+
+It names no kernel and does not choose between them (`zyfa_triton.tuning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from zyfa_triton.problem import Problem
+
+Config = dict[str, Any]
+Launch = Callable[[Any, Any, Mapping[str, Any]], None]
+"""A function (jitted kernel, grid, arguments and launch options by name) that enqueues a kernel."""
+
+
+class Family(Protocol):
+    """One kernel behind the op.
+
+    name: as `kernel=` takes it. target: the only target that it is written for, None for any.
+    backends: the back ends that can run it, None for all. nature: what it is, for errors.
+    """
+
+    name: str
+    target: str | None
+    backends: tuple[str, ...] | None
+    nature: str
+
+    def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
+        """Why it does not serve a call on its target; "" if it does.
+
+        Args:
+            arguments: from `launch.launch_arguments`, whose tensors and strides are looked at.
+        """
+
+    def configurations(self, problem: Problem) -> list[Config]:
+        """What tuning measures for a problem that fits, the default first. Without "kernel"."""
+
+    def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
+        """What is wrong with a configuration that somebody wrote down, or None."""
+
+    def constants(
+        self, *, p_mode: str, is_causal: bool, settings: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """What a launch needs beside the configuration.
+
+        settings: what a self-test of this machine found allowed, see `tuning.machine_settings`.
+        """
+
+    def launch(
+        self,
+        launch: Launch,
+        problem: Problem,
+        arguments: Mapping[str, Any],
+        config: Mapping[str, Any],
+    ) -> None:
+        """Enqueues the call. config: a configuration and `constants`, without "kernel"."""

@@ -1,0 +1,30 @@
+"""Which kernels stand behind the op, by the names that `kernel=` takes.
+
+It knows nothing of them but the protocol, and imports no Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zyfa_triton.kernels.family import Family
+from zyfa_triton.kernels.launch import TRITON, TritonFamily
+from zyfa_triton.kernels.pingpong import PingPongFamily
+from zyfa_triton.problem import Problem
+
+FAMILIES: dict[str, Family] = {each.name: each for each in (TritonFamily(), PingPongFamily())}
+KERNELS = tuple(FAMILIES)
+
+
+def kernel_of(config: Mapping[str, Any]) -> str:
+    """The kernel that a configuration stands for; without a name it is Triton's own loops."""
+    return str(config.get("kernel", TRITON))
+
+
+def misfit(name: str, target: str, problem: Problem, arguments: Mapping[str, Any]) -> str:
+    """Why a kernel does not serve a call on a target; "" if it does."""
+    family = FAMILIES[name]
+    if family.target not in (None, target):
+        return f"it is {family.target} {family.nature}"
+    return family.misfit(problem, arguments)
