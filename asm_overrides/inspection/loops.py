@@ -53,12 +53,15 @@ def innermost_loops(
 ) -> list[tuple[str, int, int]]:
     """Loops without a loop inside: (label, index of the first instruction, of the closing branch).
 
-    A loop is a branch back to a label; several branches back to one label are one loop.
+    A loop is a branch back to a label that leads to the branch again; several branches back to one
+    label are one loop. Code out of line that branches back into a loop is none.
     """
     last_branch: dict[str, int] = {}
     for index, instruction in enumerate(instructions):
         target = _target(instruction, labels)
-        if target is not None and target[1] <= index:
+        if target is None or target[1] > index:
+            continue
+        if _leads_to(instructions, labels, target[1], index):
             last_branch[target[0]] = index
     loops = sorted((labels[name], last, name) for name, last in last_branch.items())
 
@@ -98,6 +101,19 @@ def _target(instruction: Instruction, labels: Mapping[str, int]) -> tuple[str, i
     if isinstance(operand, Label) and operand.name in labels:
         return operand.name, labels[operand.name]
     return None
+
+
+def _leads_to(
+    instructions: Sequence[Instruction], labels: Mapping[str, int], first: int, last: int
+) -> bool:
+    """Whether a way onwards from `first`, without a branch back, comes to `last`."""
+    reached = {first}
+    for index in range(first, last):
+        if index in reached:
+            reached.update(
+                place for place in successors(instructions[index], index, labels) if place > index
+            )
+    return last in reached
 
 
 _Rank = tuple[int, int, int]

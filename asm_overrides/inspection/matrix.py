@@ -5,6 +5,9 @@ makes scores (Q K^T); the other one consumes P. It sums rows if what P meets doe
 iteration to iteration (ones), and multiplies V otherwise. Comments and register numbers do not
 count.
 
+What scores are added to makes scores, too, unless it meets nothing that the loop loads while they
+do: then they start from it (a row's maximum spread over its keys), perhaps several tiles of them.
+
 Where P goes through LDS no register connects the two. Then accumulators decide: scores are made
 anew in every iteration, outputs are carried round the loop.
 """
@@ -63,10 +66,14 @@ def classify(path: Sequence[Instruction]) -> Matrices:
             is_sum = flow.is_invariant(place, met)
             purposes[place] = Purpose.ROW_SUM if is_sum else Purpose.PV
     by_accumulators = not makers
-    makers = _by_accumulators(flow, purposes) if by_accumulators else flow.with_addends(makers)
+    if by_accumulators:
+        makers = _by_accumulators(flow, purposes)
+    else:
+        makers = _without_offsets(flow, makers, purposes)
     for place in makers:
         purposes[place] = Purpose.QK
-    chains = [place for place in makers if not flow.addend_definitions(place) & makers]
+    begun = set[Place]().union(*map(flow.addend_definitions, makers))
+    chains = [place for place in makers if place not in begun]
     shapes = {place: path[place].spec.matrix for place in makers}
     depth = sum(shape.k for shape in shapes.values() if shape is not None)
     sizes = [shape.m * shape.n * shape.blocks for shape in map(shapes.get, chains) if shape]
@@ -77,6 +84,18 @@ def classify(path: Sequence[Instruction]) -> Matrices:
         depth // len(chains) if chains else 0,
         _element_type(path[min(makers)]) if makers else "",
     )
+
+
+def _without_offsets(
+    flow: _Flow, finished: set[Place], purposes: dict[Place, Purpose]
+) -> set[Place]:
+    """Makers of scores, given those that finish them; what scores start from has no purpose."""
+    makers = flow.with_addends(finished)
+    if not any(map(flow.meets_loaded, makers)):
+        return makers
+    offsets = {place for place in makers - finished if not flow.meets_loaded(place)}
+    purposes.update(dict.fromkeys(offsets, Purpose.OTHER))
+    return makers - offsets
 
 
 def _by_accumulators(flow: _Flow, purposes: dict[Place, Purpose]) -> set[Place]:
@@ -136,6 +155,14 @@ class _Flow:
         return all(
             self._is_arithmetic(self.path[each]) and self.path[each].spec.matrix is None
             for each in self._reached(definitions)
+        )
+
+    def meets_loaded(self, place: Place) -> bool:
+        """Whether a data operand of a matrix instruction rests on what the loop loads."""
+        return any(
+            self.path[each].spec.matrix is None and not self._is_arithmetic(self.path[each])
+            for operand in (1, 2)
+            for each in self._reached(self._operand_definitions(place, operand))
         )
 
     def is_carried(self, place: Place) -> bool:

@@ -131,6 +131,40 @@ def test_scores_of_one_block_and_output_of_the_block_before() -> None:
     assert cost(text).softmax_valu == cost(LOOP).softmax_valu
 
 
+def test_a_value_that_scores_start_from_is_no_product_of_q_and_k() -> None:
+    offset = "v_mfma_f32_32x32x8_bf16 v[128:143], v[144:145], v[146:147], 0\n"
+    first, second = (
+        SCORES.splitlines()[0].replace(", 0", ", v[128:143]"),
+        SCORES.splitlines()[1],
+    )
+    other = f"{first}\n{second}\n".replace("v[0:15]", "v[148:163]")
+    used = PROBABILITIES.replace("v30, v0, v2", "v30, v0, v148")
+    ways = (  # the row's maximum may change in a branch beside the way, or in every iteration
+        "",
+        "v_cvt_pk_bf16_f32 v146, v23, v23\n",
+    )
+    for made in ways:
+        text = f"{HEAD}{LOADS}{offset}{first}\n{second}\n{other}{MAXIMUM}{ROW}{made}{used}"
+        found = cost(text + OUTPUT + TAIL)
+        assert (found.scores, found.headdim, found.element_type) == (2048, 128, "fp8"), made
+        assert (found.mfma_qk, found.mfma_pv, found.mfma_rowsum) == (512, 128, 32), made
+        assert found.mfma_other == 2 * 32, made
+
+
+def test_code_out_of_line_that_returns_into_a_loop_is_no_loop() -> None:
+    # a block behind the loop's end, and one in front of its closing branch: both come back
+    behind = LOOP.replace(RESCALE, "s_cbranch_vccnz grows\nkept:\n").replace(
+        TAIL, TAIL + "grows:\nv_mul_f32_e32 v112, v112, v23\ns_branch kept\n"
+    )
+    inside = LOOP.replace(RESCALE, "s_cbranch_vccnz grows\nkept:\n").replace(
+        TAIL,
+        "s_branch close\ngrows:\nv_mul_f32_e32 v112, v112, v23\ns_branch kept\nclose:\n" + TAIL,
+    )
+    for text in (behind, inside):
+        found = cost(text)
+        assert (found.label, found.mfma_qk, found.mfma_pv) == ("top", 512, 256)
+
+
 def test_accumulators_decide_where_probabilities_pass_through_lds() -> None:
     through_lds = "ds_write_b32 v50, v30\nds_read_b128 v[30:33], v51\n"
     found = cost(LOOP.replace(OUTPUT, through_lds + OUTPUT.splitlines()[0] + "\n"))
