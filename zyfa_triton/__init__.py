@@ -6,21 +6,22 @@
     warmup                compiles and tunes ahead of CUDA graph capture
     language              @triton.jit building blocks for kernels of your own (needs Triton)
 
-Importing this package does not import Triton.
+Importing this package imports neither Triton nor torch, so that what only reads machine code starts
+at once; a name is imported when it is first asked for. `torch.ops.zyfa` exists from the first of
+the functions on, or from `import zyfa_triton.ops`.
 """
 
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from zyfa_triton._version import __version__
-from zyfa_triton.backends import BackendUnavailableError
-from zyfa_triton.interface import flash_attn_fp8_func, flash_attn_func, quantize_fp8, warmup
 
 if TYPE_CHECKING:
     from zyfa_triton import language
+    from zyfa_triton.backends import BackendUnavailableError
+    from zyfa_triton.interface import flash_attn_fp8_func, flash_attn_func, quantize_fp8, warmup
 
 __all__ = [
     "BackendUnavailableError",
@@ -32,8 +33,26 @@ __all__ = [
     "warmup",
 ]
 
+_HOMES = {
+    "BackendUnavailableError": "zyfa_triton.backends",
+    "flash_attn_fp8_func": "zyfa_triton.interface",
+    "flash_attn_func": "zyfa_triton.interface",
+    "quantize_fp8": "zyfa_triton.interface",
+    "warmup": "zyfa_triton.interface",
+}
 
-def __getattr__(name: str) -> ModuleType:
-    if name == "language":
-        return importlib.import_module("zyfa_triton.language")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+if not TYPE_CHECKING:  # a misspelt name is an error for the type checker
+
+    def __getattr__(name: str) -> object:
+        if name == "language":
+            return importlib.import_module("zyfa_triton.language")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value: object = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value  # asked for once
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

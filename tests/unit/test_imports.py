@@ -159,3 +159,42 @@ def test_help_of_the_command_line_does_not_load_triton() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "False"
+
+
+def test_the_package_and_its_schedules_load_neither_torch_nor_triton() -> None:
+    code = (
+        "import sys\n"
+        "import zyfa_triton, zyfa_triton.schedules, zyfa_triton.timeline\n"
+        "assert set(zyfa_triton.__all__) <= set(dir(zyfa_triton))\n"
+        "row = zyfa_triton.schedules.of_recipe(p_mode='lean')\n"
+        "assert row.prediction.worst.useful_share > 0\n"
+        "print([name for name in ('torch', 'triton') if name in sys.modules])\n"
+        "for name in zyfa_triton.__all__:\n"
+        "    assert getattr(zyfa_triton, name) is getattr(zyfa_triton, name), name\n"
+        "try:\n"
+        "    zyfa_triton.flash_attention\n"
+        "except AttributeError as error:\n"
+        "    print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "[]",
+        "module 'zyfa_triton' has no attribute 'flash_attention'",
+    ]
+
+
+def test_operators_are_registered_by_the_first_function_that_is_asked_for() -> None:
+    code = (
+        "import torch, zyfa_triton\n"
+        "before = hasattr(torch.ops.zyfa, 'attention')\n"
+        "from zyfa_triton import flash_attn_func\n"
+        "print(before, hasattr(torch.ops.zyfa, 'attention'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False", "True"]
