@@ -1,6 +1,7 @@
 """Probes of the cycle model's constants: streams of instructions between two readings of s_memtime.
 
-Only a card can answer; the emulator has no time. Two waves share a SIMD where there are eight.
+They are held to asm_overrides/timing/constants.py and to the instruction table. Only a card can
+answer; the emulator has no time. Two waves share a SIMD where there are eight.
 """
 
 from __future__ import annotations
@@ -9,19 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from asm_overrides.inspection.loops import cycles as port_cycles
 from asm_overrides.isa import parse_instruction
 from asm_overrides.probes.builder import LANES, Builder, Probe, Words, part
+from asm_overrides.timing.constants import DEFAULT
 
 TOLERANCE = 0.1
 """What a measured figure may differ from the model's, as a share: the loop round the stream costs
 some, and clocks of memory and shader differ."""
-
-PACKED_AFTER_MATRIX = 12
-"""Cycles after a matrix instruction's last one before packed fp32 of the same wave may start."""
-
-BARRIER = 4
-"""Cycles of a barrier that nobody waits for."""
 
 _ROUNDS = 16
 _ONE_A_SIMD, _TWO_A_SIMD = 4, 8
@@ -126,7 +121,11 @@ def _alone(name: str, question: str, kind: str, count: int = 128) -> CycleProbe:
     stream = _Stream(name, question, _ONE_A_SIMD)
     lines = [getattr(stream, kind)(index) for index in range(count)]
     stream.time("one", lines)
-    return stream.finish(port_cycles(parse_instruction(lines[0])), count * _ROUNDS)
+    return stream.finish(_port_cycles(lines[0]), count * _ROUNDS)
+
+
+def _port_cycles(line: str) -> int:
+    return DEFAULT.port_cycles(parse_instruction(line))
 
 
 def _same_wave(name: str, question: str, kind: str, beside: int, cycles: float) -> CycleProbe:
@@ -161,7 +160,7 @@ def barrier() -> CycleProbe:
     """s_barrier of eight waves that have nothing else to do."""
     stream = _Stream("barrier", "s_barrier of 8 waves", _TWO_A_SIMD)
     stream.time("one", ["s_barrier"] * 64)
-    return stream.finish(BARRIER, 64 * _ROUNDS)
+    return stream.finish(DEFAULT.barrier, 64 * _ROUNDS)
 
 
 @cache
@@ -172,8 +171,11 @@ def all_cycle_probes() -> tuple[CycleProbe, ...]:
     and of the other wave at once; packed fp32 waits for the end, also the other wave's (how long,
     if those follow each other without a gap, the model does not say).
     """
-    matrix, packed, plain = 64, 4, 4  # what the first probes measure
-    waiting = matrix + PACKED_AFTER_MATRIX + 4 * packed
+    stream = _Stream("ports", "", _ONE_A_SIMD)
+    matrix, packed, plain = (
+        _port_cycles(line) for line in (stream.fp8(0), stream.packed(0), stream.fma(0))
+    )
+    waiting = matrix + DEFAULT.packed_after_matrix + 4 * packed
     return (
         _alone("mfma-fp8", "MFMA 32x32x64 fp8", "fp8", 16),
         _alone("mfma-bf16", "MFMA 32x32x16 bf16", "bf16", 32),

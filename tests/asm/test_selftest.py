@@ -25,6 +25,7 @@ from asm_overrides.emulator import run as run_kernel
 from asm_overrides.probes import Probe, all_probes, emulated
 from asm_overrides.probes.builder import LANES, UNWRITTEN, Words
 from asm_overrides.probes.cycles import CycleProbe, all_cycle_probes
+from asm_overrides.timing import DEFAULT
 from zyfa_triton import selftest, tuning
 from zyfa_triton.cli import main
 from zyfa_triton.kernels import pingpong
@@ -196,6 +197,17 @@ def test_streams_end_and_are_counted(stream: CycleProbe) -> None:
     assert stream.measured(emulated.execute(probe)) == pytest.approx(10)
     assert stream.agrees(stream.cycles * 1.05) and not stream.agrees(stream.cycles * 0.8)
     assert stream.agrees(stream.cycles * 1.2) is stream.at_least
+
+
+def test_streams_are_held_to_the_constants_of_the_cycle_model() -> None:
+    held = {
+        stream.probe.name.removeprefix("cycles/"): stream.cycles for stream in all_cycle_probes()
+    }
+    assert held["mfma-fp8"] == held["valu-beside-mfma"] == 64
+    assert held["barrier"] == DEFAULT.barrier == 4
+    assert held["permlane"] == DEFAULT.permlane == 20
+    assert held["pk-fma-beside-mfma"] == 64 + DEFAULT.packed_after_matrix + 4 * 4 == 92
+    assert (held["valu-other-wave"], held["pk-fma-other-wave"]) == (4, 8)
 
 
 def _rows(other_half: bool) -> list[selftest.Row]:

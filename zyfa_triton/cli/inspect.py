@@ -103,6 +103,8 @@ def _notes(row: Row) -> list[str]:
     if cost.scores:
         made_of = ", ".join(f"{count} {name}" for name, count in cost.softmax_by_opcode.items())
         lines.append(f"softmax is {made_of}")
+        if cost.mfma_other:
+            lines.append(f"matrix work besides QK, PV and row sum: {cost.mfma_other} cycles")
     else:
         lines.append(f"no attention found: {cost.mfma_other} matrix cycles, all for one iteration")
     if cost.by_accumulators:
