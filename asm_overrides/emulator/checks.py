@@ -8,7 +8,7 @@ group advance together, so one call stands for waves group.first .. group.end-1 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,7 @@ class Checks(Protocol):
         """Waves of the group execute s_endpgm."""
 
 
+@runtime_checkable
 class Observer(Protocol):
     """What a caller may listen to for results inside a kernel."""
 
@@ -84,4 +85,23 @@ class Observer(Protocol):
             a: (waves, blocks, m, k) uint8, uint16, uint32 or uint64 codes.
             b: (waves, blocks, n, k), transposed: row n holds the k values of column n.
             scale_a, scale_b: scale registers (waves, 64) of scaled instructions, else None.
+        """
+
+
+@runtime_checkable
+class RegisterObserver(Protocol):
+    """What a caller may listen to for the bits that the matrix pipe works on."""
+
+    def on_matrix_registers(
+        self,
+        workgroup: tuple[int, int, int],
+        waves: slice,
+        instruction: Instruction,
+        operands: tuple[NDArray[np.uint32], ...],
+    ) -> None:
+        """A matrix instruction's registers, before the arrays are written again.
+
+        Args:
+            operands: words of A, B, C and D, each (registers, waves, 64); C may broadcast, as for
+                an inline constant. Of a sparse instruction C is what D held before.
         """

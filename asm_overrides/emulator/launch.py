@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from asm_overrides.emulator.arithmetic import DEFAULT_MACHINE, Machine
-from asm_overrides.emulator.checks import Checks, Observer
+from asm_overrides.emulator.checks import Checks, Observer, RegisterObserver
 from asm_overrides.emulator.collection import paused_collection
 from asm_overrides.emulator.compile import Steps
 from asm_overrides.emulator.findings import Finding, FindingLog
@@ -76,7 +76,7 @@ def run(
     dynamic_lds: int = 0,
     seed: int | None = None,
     checks: bool | ChecksFactory = True,
-    observer: Observer | None = None,
+    observer: Observer | RegisterObserver | None = None,
     workgroups: Iterable[WorkgroupId] | None = None,
     machine: Machine = DEFAULT_MACHINE,
     preload: bool = True,
@@ -94,7 +94,7 @@ def run(
         dynamic_lds: bytes of LDS beyond the descriptor's.
         seed: None for lockstep, else a random interleaving of waves.
         checks: whether to distrust the program, or a factory of other checks.
-        observer: told the operands of matrix instructions (one process then).
+        observer: told the operands or registers of matrix instructions (one process then).
         workgroups: run only these ids of the grid.
         machine: assumptions about undocumented arithmetic.
         preload: False starts at the entry for firmware that preloads no arguments.
@@ -156,7 +156,7 @@ def _run_here(
     memory: GlobalMemory,
     factory: ChecksFactory | None,
     machine: Machine,
-    observer: Observer | None,
+    observer: Observer | RegisterObserver | None,
     progress: Progress | None,
 ) -> Result:
     log = FindingLog()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from asm_overrides.emulator.checks import Observer
+from asm_overrides.emulator.checks import Observer, RegisterObserver
 from asm_overrides.emulator.findings import Finding
 from asm_overrides.emulator.launch import Progress, Result
 from asm_overrides.emulator.launch import run as run_kernel
@@ -123,6 +123,7 @@ def emulate(
     seed: int | None = None,
     checks: bool = True,
     capture: bool = False,
+    observer: RegisterObserver | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Emulation:
@@ -136,6 +137,7 @@ def emulate(
         seed: None runs waves in lockstep, a number interleaves them at random.
         checks: whether the emulator distrusts the code. capture: record P's codes (FP8 only; one
             process; V's rows must differ within each head).
+        observer: told the registers of matrix instructions (one process); not beside `capture`.
         processes: how many share the workgroups; default the cores, at most 2.
         progress: called with (workgroups done, workgroups in all) whenever one is done.
     """
@@ -144,9 +146,11 @@ def emulate(
         config = tuning.select(kernel, problem, key, arguments, lambda: tuning.resolve(key))
     chosen = tuning.launchable(config, key)
     compiled = compile_attention(arguments, kernel_constants(problem, arguments), chosen)
-    observer = None
+    captured = None
     if capture:
-        observer = ProbabilityCapture(problem, arguments["v_ptr"], chosen["BLOCK_M"])
+        if observer is not None:
+            raise ValueError("observer: got one beside capture=True; accepted: one of the two")
+        captured = ProbabilityCapture(problem, arguments["v_ptr"], chosen["BLOCK_M"])
     result = execute(
         compiled,
         arguments,
@@ -154,7 +158,7 @@ def emulate(
         outputs=frozenset(("o_ptr", "lse_ptr")),
         seed=seed,
         checks=checks,
-        observer=observer,
+        observer=captured or observer,
         processes=processes,
         progress=progress,
     )
@@ -164,7 +168,7 @@ def emulate(
         findings=result.findings,
         wave_instructions=result.wave_instructions,
         seconds=result.seconds,
-        codes=observer.codes if observer is not None else None,
+        codes=captured.codes if captured is not None else None,
     )
 
 
@@ -176,7 +180,7 @@ def execute(
     outputs: Collection[str],
     seed: int | None = None,
     checks: bool = True,
-    observer: Observer | None = None,
+    observer: Observer | RegisterObserver | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Result:

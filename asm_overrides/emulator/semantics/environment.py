@@ -15,7 +15,7 @@ from asm_overrides.emulator.memory import GlobalMemory
 from asm_overrides.isa.instruction import Instruction
 
 if TYPE_CHECKING:
-    from asm_overrides.emulator.checks import Checks, Observer
+    from asm_overrides.emulator.checks import Checks, Observer, RegisterObserver
     from asm_overrides.emulator.state import Group
 
 Step = Callable[["Group"], None]
@@ -40,7 +40,7 @@ class Environment:
     memory: GlobalMemory
     log: FindingLog = field(default_factory=FindingLog)
     checks: Checks | None = None
-    observer: Observer | None = None
+    observer: Observer | RegisterObserver | None = None
     machine: Machine = DEFAULT_MACHINE
 
     def report(

@@ -8,6 +8,7 @@ from asm_overrides.emulator.arithmetic import (
     constant,
 )
 from asm_overrides.emulator.arithmetic.matrix import bind_matrix
+from asm_overrides.emulator.checks import Observer, RegisterObserver
 from asm_overrides.emulator.semantics.environment import (
     Environment,
     Step,
@@ -45,7 +46,10 @@ def compile_matrix(instruction: Instruction, environment: Environment) -> Step:
         fetches.append(_accumulator(rest[0], expected.c, instruction))
         fetches += [vector_source(operand, "b32", instruction) for operand in rest[1:]]
     first, end = destination.first, destination.first + destination.count
-    observer = environment.observer
+    observer = environment.observer if isinstance(environment.observer, Observer) else None
+    watcher = environment.observer
+    if not isinstance(watcher, RegisterObserver):
+        watcher = None
     scaled = matrix is not None and matrix.scaled
 
     def step(group: Group) -> None:
@@ -57,7 +61,13 @@ def compile_matrix(instruction: Instruction, environment: Environment) -> Step:
             observer.on_mfma(
                 group.workgroup.id, group.waves, instruction, codes_a, codes_b, *scales
             )
+        if watcher is None:
+            group.v[first:end] = operation(group.mode, *sources)
+            return
+        before = tuple(source.copy() for source in sources[:3])  # D may lie over them
         group.v[first:end] = operation(group.mode, *sources)
+        result = group.v[first:end]
+        watcher.on_matrix_registers(group.workgroup.id, group.waves, instruction, (*before, result))
 
     return step
 
