@@ -68,7 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _name(row: schedules.Scheduled) -> str:
-    return f"{Path(row.file).stem or row.kernel} {row.settings}".strip()
+    """Of a file its own name and its folder's: AITER's kernels are told apart by those."""
+    file = "/".join(Path(row.file).with_suffix("").parts[-2:]) if row.file else ""
+    return f"{file or row.kernel} {row.settings}".strip()
 
 
 def _cells(row: schedules.Scheduled) -> tuple[str, ...]:
