@@ -25,7 +25,7 @@ _POINTER_TYPES = {
     torch.float16: "*fp16",
     torch.float32: "*fp32",
 }
-_CONFIGURED_CONSTANTS = ("BLOCK_M", "BLOCK_N", "LOOP")
+_CONFIGURED_CONSTANTS = ("BLOCK_M", "BLOCK_N", "LOOP", "HEADS_FASTEST")
 Attributes = tuple[tuple[tuple[int], tuple[tuple[str, int], ...]], ...]
 
 
@@ -115,7 +115,7 @@ def compile_attention(
         arguments: from `kernels.launch.launch_arguments`; tensors may be on any device.
         constants: from `kernels.launch.kernel_constants`.
         config: BLOCK_M, BLOCK_N, num_warps, num_stages and AMD options such as waves_per_eu; LOOP
-            for a recipe in place of Triton's loops.
+            for a recipe in place of Triton's loops; HEADS_FASTEST for another order of the grid.
     Raises:
         RuntimeError: this Triton has no AMD back end, or the kernel does not compile.
     """

@@ -178,8 +178,11 @@ class _Wave:
 
 
 class _Simd:
-    def __init__(self, waves: Sequence[_Wave], joined: bool, constants: Constants) -> None:
-        self.waves, self.joined, self.constants = waves, joined, constants
+    def __init__(
+        self, waves: Sequence[_Wave], joined: bool, constants: Constants, once: bool = False
+    ) -> None:
+        """once: a path is a program to its end, not an iteration."""
+        self.waves, self.joined, self.constants, self.once = waves, joined, constants, once
         self.vector_free = self.matrix_free = self.lds_free = self.packed_from = 0
         self.queue: list[int] = []
         self.events: list[Event] = []
@@ -188,28 +191,35 @@ class _Simd:
     def run(self, iterations: int) -> None:
         """Until the first wave has begun that many iterations."""
         while len(self.starts) <= iterations:
-            best: tuple[int, int, int, int] | None = None
-            chosen, why = None, ORDER
-            for number, wave in enumerate(self.waves):
+            self._turn()
+
+    def finish(self) -> None:
+        """Until every wave has been through its path once; needs `once`."""
+        while not all(map(self._has_ended, self.waves)):
+            self._turn()
+
+    def _has_ended(self, wave: _Wave) -> bool:
+        return self.once and wave.iteration > 0
+
+    def _turn(self) -> None:
+        """Issue what may go first, or let waves arrive at barriers."""
+        best: tuple[int, int, int, int] | None = None
+        chosen, why = None, ORDER
+        for number, wave in enumerate(self.waves):
+            if wave.arrived >= 0 or self._has_ended(wave):
+                continue
+            if wave.barriers_first or wave.step.kind is Kind.BARRIER:
+                wave.arrived = wave.time
+                self._release()
                 if wave.arrived >= 0:
                     continue
-                if wave.barriers_first or wave.step.kind is Kind.BARRIER:
-                    wave.arrived = wave.time
-                    self._release()
-                    if wave.arrived >= 0:
-                        continue
-                    best = None  # times of the others have changed
-                    break
-                start, cause = self._earliest(wave)
-                key = (start, -wave.priority, wave.issued, number)
-                if best is None or key < best:
-                    best, chosen, why = key, wave, cause
-            if (
-                best is not None
-                and chosen is not None
-                and not self._packed_is_held(chosen, best[0])
-            ):
-                self._issue(chosen, best[3], best[0], why)
+                return  # times of the others have changed
+            start, cause = self._earliest(wave)
+            key = (start, -wave.priority, wave.issued, number)
+            if best is None or key < best:
+                best, chosen, why = key, wave, cause
+        if best is not None and chosen is not None and not self._packed_is_held(chosen, best[0]):
+            self._issue(chosen, best[3], best[0], why)
 
     def _packed_is_held(self, wave: _Wave, start: int) -> bool:
         """Whether packed arithmetic must wait for the matrix instruction that runs as it comes.
@@ -224,9 +234,10 @@ class _Simd:
 
     def _release(self) -> None:
         """Let waves go on whose barrier is complete."""
-        if self.joined and any(wave.arrived < 0 for wave in self.waves):
-            return
         waiting = [wave for wave in self.waves if wave.arrived >= 0]
+        running = [wave for wave in self.waves if wave.arrived < 0 and not self._has_ended(wave)]
+        if not waiting or (self.joined and running):
+            return
         leave = max(wave.arrived for wave in waiting) + self.constants.barrier
         for number, wave in enumerate(self.waves):
             if wave.arrived < 0:
@@ -248,6 +259,8 @@ class _Simd:
         if wave.place == len(wave.steps):
             wave.place = 0
             wave.iteration += 1
+            if self.once:  # a barrier may have waited for this wave alone
+                self._release()
 
     def _own(self, wave: _Wave) -> tuple[int, str]:
         """Earliest issue as far as the wave itself decides it."""
@@ -395,3 +408,19 @@ def replay(
     begin, end = simd.starts[warm], simd.starts[warm + iterations]
     steps = (waves[0].steps, waves[1].steps)
     return Replay(steps, tuple(simd.events), begin, end, iterations)
+
+
+def replay_once(
+    paths: tuple[Sequence[Step], Sequence[Step]],
+    constants: Constants = DEFAULT,
+    *,
+    skew: tuple[int, int] = (0, 0),
+) -> tuple[Event, ...]:
+    """Events of two waves of a workgroup, from their first instruction (cycle 0) to their last.
+
+    paths: every instruction that each wave executes, in order.
+    """
+    waves = [_Wave(steps, 0, behind, 0) for steps, behind in zip(paths, skew, strict=True)]
+    simd = _Simd(waves, True, constants, once=True)
+    simd.finish()
+    return tuple(simd.events)

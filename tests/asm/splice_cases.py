@@ -56,7 +56,8 @@ def compile_kernel(
 ) -> Any:
     """Triton's own compiled kernel, through its caches."""
     unspecialised = frozenset(one.name for one in kernel.params if one.do_not_specialize)
-    signature = signature_of(arguments, constants, unspecialised)
+    defaults = {each.name: each.default for each in kernel.params if each.has_default}
+    signature = signature_of(arguments, defaults | dict(constants), unspecialised)
     source = ASTSource(
         kernel,
         dict(signature.types),

@@ -35,7 +35,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("zyfa_triton.interface",),
     ("zyfa_triton",),
     ("zyfa_triton.testing", "zyfa_triton.measure", "zyfa_triton.offline", "zyfa_triton.prototype"),
-    ("zyfa_triton.inspection", "zyfa_triton.schedules", "zyfa_triton.selftest"),
+    (
+        "zyfa_triton.inspection",
+        "zyfa_triton.launches",
+        "zyfa_triton.schedules",
+        "zyfa_triton.selftest",
+    ),
     ("zyfa_triton.demo",),
     ("zyfa_triton.cli", "zyfa_triton.tuning.__main__"),
     ("zyfa_triton.__main__",),

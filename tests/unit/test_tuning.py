@@ -129,6 +129,20 @@ def test_defaults_and_candidates_can_be_launched() -> None:
                 assert configurations._shared_bytes(config, key) <= 227 * 1024
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_heads_come_fastest_in_causal_launches_on_gfx950_only(causal: bool) -> None:
+    gfx950 = replace(KEY, target="gfx950", causal=causal)
+    for config in (*configurations.candidates(gfx950), {**CONFIG, "kernel": "pingpong"}):
+        launched = tuning.launchable(config, replace(gfx950, block_scale=True))
+        assert launched["HEADS_FASTEST"] == causal
+        own = tuning.launchable({**config, "HEADS_FASTEST": not causal}, gfx950)
+        assert own["HEADS_FASTEST"] == (not causal)
+    for target in ("sm90", "sm89", "gfx942"):
+        key = replace(gfx950, target=target)
+        launched = [tuning.launchable(each, key) for each in configurations.candidates(key)]
+        assert not any("HEADS_FASTEST" in each for each in launched)
+
+
 def test_a_file_comes_back_as_it_was_written(files: Path) -> None:
     path = files / "deep" / "file.json"
     store.save(path, KEY, CONFIG, {"milliseconds": 0.5})

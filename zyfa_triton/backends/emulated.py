@@ -7,7 +7,7 @@ finding of the emulator is an error here: a result that hardware might not give 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 
 from asm_overrides.emulator.checks import Observer, RegisterObserver
 from asm_overrides.emulator.findings import Finding
-from asm_overrides.emulator.launch import Progress, Result
+from asm_overrides.emulator.launch import ChecksFactory, Progress, Result, WorkgroupId
 from asm_overrides.emulator.launch import run as run_kernel
 from asm_overrides.emulator.loader import load_text
 from asm_overrides.emulator.memory import GlobalMemory
@@ -150,7 +150,12 @@ def emulate(
     if capture:
         if observer is not None:
             raise ValueError("observer: got one beside capture=True; accepted: one of the two")
-        captured = ProbabilityCapture(problem, arguments["v_ptr"], chosen["BLOCK_M"])
+        captured = ProbabilityCapture(
+            problem,
+            arguments["v_ptr"],
+            chosen["BLOCK_M"],
+            heads_fastest=chosen.get("HEADS_FASTEST", False),
+        )
     result = execute(
         compiled,
         arguments,
@@ -179,15 +184,17 @@ def execute(
     *,
     outputs: Collection[str],
     seed: int | None = None,
-    checks: bool = True,
+    checks: bool | ChecksFactory = True,
     observer: Observer | RegisterObserver | None = None,
+    workgroups: Iterable[WorkgroupId] | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Executes compiled code for the arguments that it was compiled for.
 
     outputs: names of the tensors that it may write, which are written in place; a store to another
-    tensor is a finding. Others as in `emulate`.
+    tensor is a finding. checks may be other checks than the emulator's; workgroups: run only these.
+    Others as in `emulate`.
     """
     kernel = load_text(compiled.amdgcn)
     memory = GlobalMemory()
@@ -210,6 +217,7 @@ def execute(
         seed=seed,
         checks=checks,
         observer=observer,
+        workgroups=workgroups,
         processes=processes or min(_MOST_PROCESSES, os.cpu_count() or 1),
         progress=progress,
     )

@@ -28,12 +28,16 @@ class CaptureError(RuntimeError):
 class ProbabilityCapture:
     """Observer that collects P's codes: uint8 (batch, nheads, seqlen_q, seqlen_k), 0 elsewhere."""
 
-    def __init__(self, problem: Problem, v: torch.Tensor, block_m: int) -> None:
-        """v: e4m3 (batch, seqlen_k, nheads_k, headdim_v), what the kernel was given."""
+    def __init__(
+        self, problem: Problem, v: torch.Tensor, block_m: int, *, heads_fastest: bool = False
+    ) -> None:
+        """v: e4m3 (batch, seqlen_k, nheads_k, headdim_v), what the kernel was given. heads_fastest:
+        the kernel's HEADS_FASTEST."""
         if not problem.is_fp8:
             raise CaptureError(f"P is captured for e4m3 inputs, got {problem.dtype}")
         self._problem = problem
         self._block_m = block_m
+        self._heads_fastest = heads_fastest
         self._m_blocks = -(-problem.seqlen_q // block_m)
         shape = (problem.batch, problem.nheads, problem.seqlen_q, problem.seqlen_k)
         self._codes = np.zeros(shape, np.uint8)
@@ -72,10 +76,14 @@ class ProbabilityCapture:
 
     def _place(self, program: int) -> tuple[int, int, int]:
         """(batch, head, first query) of a workgroup, as attention_forward deals them out."""
-        m_block = program % self._m_blocks
+        if self._heads_fastest:
+            rest, head = divmod(program, self._problem.nheads)
+            batch, m_block = divmod(rest, self._m_blocks)
+        else:
+            rest, m_block = divmod(program, self._m_blocks)
+            batch, head = divmod(rest, self._problem.nheads)
         if self._problem.causal:
             m_block = self._m_blocks - 1 - m_block
-        batch, head = divmod(program // self._m_blocks, self._problem.nheads)
         return batch, head, m_block * self._block_m
 
     def _record(

@@ -28,7 +28,11 @@ worst offset between them. The steady state skips masks and rescales; --take and
 branches otherwise. Useful are matrix cycles of Q K^T and P V.
 FILE: assembly, an llvm-objdump listing or a code object (.hsaco, .co) for gfx950. Without FILE
 the ping-pong loop is generated and looked at alone, and with --kernel triton Triton's is compiled.
-The picture and the trace show the first row, at its worst offset."""
+The picture and the trace show the first row, at its worst offset.
+With --seqlens it predicts whole launches of the op's kernels instead, from the first instruction to
+the last workgroup's end: milliseconds, TFLOP/s (pairs of a query and a key that it sees count), the
+share of the time in which matrix pipes work on Q K^T or P V of a visited tile, parts of the time of
+all compute units (idle: the tail), and how evenly orders of the workgroups keep the card busy."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="LINE",
             help=f"the branch on this line of the FILE {what}",
         )
+    _add_launch_arguments(parser)
     parser.add_argument("--png", type=Path, metavar="FILE", help="picture of two iterations")
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="Chrome trace, for Perfetto (.gz: packed)"
@@ -78,7 +83,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("whole launches")
+    group.add_argument(
+        "--seqlens",
+        type=options.positive,
+        nargs="+",
+        metavar="N",
+        help="lengths of queries and keys",
+    )
+    group.add_argument("--nheads", type=options.positive, default=16, metavar="N")
+    group.add_argument(
+        "--nheads-k", type=options.positive, metavar="N", help="key heads (default: as many)"
+    )
+    group.add_argument(
+        "--batch", type=options.positive, metavar="N", help="default: 32768 tokens in all"
+    )
+    group.add_argument(
+        "--rescales",
+        type=float,
+        metavar="SHARE",
+        help="tiles in which a row maximum grows (default: 0.28, a typical layer)",
+    )
+    group.add_argument(
+        "--clock", type=_frequency, metavar="GHZ", help="default: the peak clock, 2.4"
+    )
+
+
+def _frequency(text: str) -> float:
+    """A clock in GHz, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not 0 < value < 10:
+        raise argparse.ArgumentTypeError(f"{value} is not within 0 to 10")
+    return value
+
+
 def run(args: argparse.Namespace) -> int:
+    if args.seqlens:
+        from zyfa_triton.cli import launches
+
+        predicted = launches.rows_of(args)
+        print(launches.readable(predicted))
+        write_json(args.json, predicted)
+        return 0
     rows = [_of_file(path, args) for path in args.file]
     if args.kernel or not args.file:
         rows += _of_kernels(args)

@@ -190,12 +190,14 @@ def attention_forward(
     IS_CAUSAL: tl.constexpr, IS_FP8: tl.constexpr, P_MODE: tl.constexpr, BLOCK_SCALE: tl.constexpr,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, INDEX_64: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr = "",
+    HEADS_FASTEST: tl.constexpr = False,
 ):  # fmt: skip
     """O = softmax(softmax_scale * Q K^T) V for one (query tile, head, batch entry) a program.
 
-    Grid: (cdiv(seqlen_q, BLOCK_M) * nheads * batch,), query tiles fastest and longest first when
-    causal. Pointers are to (batch, seqlen, nheads, headdim) tensors with a unit last stride;
-    strides count elements.
+    Grid: (cdiv(seqlen_q, BLOCK_M) * nheads * batch,): query tiles fastest, or heads if
+    HEADS_FASTEST, batch entries slowest; the longest tile first when causal.
+    Pointers are to (batch, seqlen, nheads, headdim) tensors with a unit last stride; strides count
+    elements.
     lse_ptr: float32 (batch, nheads, seqlen_q) contiguous, or None. Descales: float32 (batch,
     nheads_k) with strides, or None.
     softmax_scale_log2: softmax_scale * log2(e), float32. INDEX_64: offsets within one tile may pass
@@ -208,10 +210,14 @@ def attention_forward(
     )
     m_blocks = tl.cdiv(seqlen_q, BLOCK_M)
     pid = tl.program_id(0)
-    m_block = pid % m_blocks
+    if HEADS_FASTEST:
+        head = pid % nheads
+        m_block = (pid // nheads) % m_blocks
+    else:
+        head = (pid // m_blocks) % nheads
+        m_block = pid % m_blocks
     if IS_CAUSAL:
         m_block = m_blocks - 1 - m_block
-    head = (pid // m_blocks) % nheads
     batch = (pid // m_blocks // nheads).to(tl.int64)
     head_k = (head // group_size).to(tl.int64)
 

@@ -230,8 +230,9 @@ class PingPongFamily:
     def constants(
         self, *, p_mode: str, is_causal: bool, settings: Mapping[str, str]
     ) -> dict[str, Any]:
-        """The LOOP constexpr."""
-        return {"LOOP": loop_of(p_mode, is_causal=is_causal, **settings)}
+        """LOOP, and causal tiles with heads fastest (docs/cycle-model.md)."""
+        loop = loop_of(p_mode, is_causal=is_causal, **settings)
+        return {"LOOP": loop, "HEADS_FASTEST": is_causal}
 
     def launch(
         self,

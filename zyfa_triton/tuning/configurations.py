@@ -23,7 +23,8 @@ _SHARED_RESERVE = 8 * 1024  # barriers, and layout conversions of P
 def default(key: TuningKey) -> Config:
     """The configuration of a problem of which nothing is measured. It fits every such problem."""
     if key.target == "gfx950":
-        return _gfx950(64, num_warps=2) if key.short_queries else _gfx950(256, num_warps=8)
+        block_m, warps = (64, 2) if key.short_queries else (256, 8)
+        return _gfx950(key, block_m, num_warps=warps)
     if key.target == "sm90":
         return _sm90_default(key)
     wide = key.headdim > 128 and key.dtype != "e4m3"
@@ -34,11 +35,11 @@ def candidates(key: TuningKey) -> list[Config]:
     """What tuning measures: the default first, none twice, none that cannot run."""
     if key.target == "gfx950":
         found = [
-            _gfx950(block_m, num_warps=warps, num_stages=stages)
+            _gfx950(key, block_m, num_warps=warps, num_stages=stages)
             for block_m, warps in ((256, 8), (128, 4), (64, 2))
             for stages in (1, 2)
         ]
-        found.append(_gfx950(128, num_warps=8) | {"matrix_instr_nonkdim": 16})
+        found.append(_gfx950(key, 128, num_warps=8) | {"matrix_instr_nonkdim": 16})
     elif key.target == "sm90":
         found = [
             _config(block_m, block_n, num_warps=warps, num_stages=stages)
@@ -76,14 +77,18 @@ def _config(block_m: int, block_n: int, *, num_warps: int, num_stages: int) -> C
     }
 
 
-def _gfx950(block_m: int, *, num_warps: int, num_stages: int = 1) -> Config:
+def _gfx950(key: TuningKey, block_m: int, *, num_warps: int, num_stages: int = 1) -> Config:
     """32 rows a wave, so that P's registers are an operand of the second product as they are.
 
     With one stage e4m3 128/128 takes 242 of 256 registers and spills none, with two it spills 38
     (Triton 3.9): two waves a SIMD hide the loads instead.
+
+    Its chiplets take workgroups in turn. Causal tiles of one head, longest first, would give the
+    first chiplet the longest of every eight: heads come fastest there (docs/cycle-model.md).
     """
     config = _config(block_m, 64, num_warps=num_warps, num_stages=num_stages)
-    return config | {"matrix_instr_nonkdim": 32, "waves_per_eu": 2}
+    options = {"matrix_instr_nonkdim": 32, "waves_per_eu": 2}
+    return config | options | {"HEADS_FASTEST": key.causal}
 
 
 def _sm90_default(key: TuningKey) -> Config:
