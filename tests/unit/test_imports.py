@@ -37,6 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("zyfa_triton.testing", "zyfa_triton.measure", "zyfa_triton.offline", "zyfa_triton.prototype"),
     (
         "zyfa_triton.inspection",
+        "zyfa_triton.benchmark",
         "zyfa_triton.launches",
         "zyfa_triton.schedules",
         "zyfa_triton.selftest",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zyfa_triton._version import __version__
-from zyfa_triton.cli import check, compile, demo, doctor, inspect, run, schedule, selftest
+from zyfa_triton.cli import bench, check, compile, demo, doctor, inspect, run, schedule, selftest
 from zyfa_triton.cli.output import CommandError
 
 COMMANDS = {
@@ -25,6 +25,7 @@ COMMANDS = {
     "check": check,
     "selftest": selftest,
     "demo": demo,
+    "bench": bench,
 }
 
 EXIT_USAGE = 2
