@@ -107,6 +107,7 @@ def fake_path(
 
     def setup(problem: Problem) -> Call:
         calls = 0
+        right = truth(problem, problem.sets[0], dtype)  # every copy holds the same values
 
         def call(tensors: Tensors) -> Output:
             nonlocal calls
@@ -114,7 +115,7 @@ def fake_path(
             time.spend(name, seconds)
             if used is not None:
                 used.append(tensors)
-            return Output(change(truth(problem, tensors, dtype), calls))
+            return Output(change(right.clone(), calls))
 
         return call
 

@@ -90,7 +90,8 @@ def poison(device: torch.device, size: int) -> None:
 def captured(calls: Calls) -> Recorded:
     """One CUDA graph of all calls, and their results in it. Each call must have run once before.
 
-    Raises what the calls raise where they cannot be captured.
+    The graph does not keep alive what the calls own and it reads; whoever replays it must. Raises
+    what the calls raise where they cannot be captured.
     """
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()

@@ -21,31 +21,32 @@ def picture(rows: Sequence[Row], path: Path, environment: Mapping[str, Any]) -> 
 
     Raises ValueError where no row has figures.
     """
+    figure_of(rows, environment).savefig(path)
+
+
+def figure_of(rows: Sequence[Row], environment: Mapping[str, Any]) -> Any:
+    """The picture as a matplotlib figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     shown = [row for row in rows if row.measured is not None]
     if not shown:
         raise ValueError("no row has figures: there is nothing to draw")
-    panels = list(dict.fromkeys(panel_of(row) for row in shown))
-    series = list(dict.fromkeys(name_of(row) for row in shown))
-    colours = _colours(series)
-    cases = {panel: _cases(shown, panel) for panel in panels}
-    width = 2.5 + 0.22 * len(series) * max(len(labels) for labels in cases.values())
-    figure = Figure(
-        figsize=(max(7.0, width), 1 + 3.2 * len(panels)), dpi=_DPI, layout="constrained"
-    )
+    panels: dict[str, list[Row]] = {}
+    for row in shown:
+        panels.setdefault(panel_of(row), []).append(row)
+    colours = _colours(list(dict.fromkeys(name_of(row) for row in shown)))
+    widest = max(len({row.case.shape.label for row in one}) for one in panels.values())
+    size = (max(7.0, 2.5 + 0.22 * len(colours) * widest), 1 + 3.2 * len(panels))
+    figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(f"{environment.get('device') or 'no card'}, {environment['date'][:10]}")
-    for axes, panel in zip(
-        figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True
-    ):
-        _panel(
-            axes, [row for row in shown if panel_of(row) == panel], cases[panel], series, colours
-        )
-        axes.set_title(panel)
+    all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axes, (title, panel) in zip(all_axes, panels.items(), strict=True):
+        _panel(axes, panel, colours)
+        axes.set_title(title)
     figure.legend(*_handles(figure), loc="outside lower center", ncols=4, fontsize=8)
-    figure.savefig(path)
+    return figure
 
 
 def panel_of(row: Row) -> str:
@@ -59,10 +60,6 @@ def name_of(row: Row) -> str:
     return f"{row.path} ({row.dtype})"
 
 
-def _cases(rows: Sequence[Row], panel: str) -> list[str]:
-    return list(dict.fromkeys(row.case.shape.label for row in rows if panel_of(row) == panel))
-
-
 def _colours(series: Sequence[str]) -> dict[str, str]:
     ours = [name for name in series if name.startswith("zyfa")]
     others = [name for name in series if not name.startswith("zyfa")]
@@ -73,29 +70,31 @@ def _colours(series: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _panel(
-    axes: Any,
-    rows: Sequence[Row],
-    cases: Sequence[str],
-    series: Sequence[str],
-    colours: Mapping[str, str],
-) -> None:
-    width = 0.85 / len(series)
-    for index, name in enumerate(series):
+def _panel(axes: Any, rows: Sequence[Row], colours: Mapping[str, str]) -> None:
+    cases = list(dict.fromkeys(row.case.shape.label for row in rows))
+    width = 0.85 / len(colours)
+    for index, (name, colour) in enumerate(colours.items()):
         mine = [row for row in rows if name_of(row) == name]
+        if not mine:
+            continue
         places = [cases.index(row.case.shape.label) + (index + 0.5) * width - 0.425 for row in mine]
-        heights, below, above = [], [], []
+        heights, marks = [], []
         for row in mine:
             assert row.measured is not None
-            heights.append(row.measured.tflops)
+            middle = row.measured.tflops
             fast = row.case.shape.tflops(row.measured.ms_p20 / 1e3)
             slow = row.case.shape.tflops(row.measured.ms_p80 / 1e3)
-            below.append(max(0.0, heights[-1] - slow))
-            above.append(max(0.0, fast - heights[-1]))
+            heights.append(middle)
+            marks.append((max(0.0, middle - slow), max(0.0, fast - middle)))
         axes.bar(
-            places, heights, width, yerr=(below, above), label=name, color=colours[name],
+            places,
+            heights,
+            width,
+            yerr=tuple(zip(*marks, strict=True)),
+            label=name,
+            color=colour,
             error_kw={"elinewidth": 0.8},
-        )  # fmt: skip
+        )
     axes.set_xticks(range(len(cases)), cases, fontsize=8)
     axes.set_ylabel("TFLOP/s")
     axes.grid(axis="y", alpha=0.3)

@@ -39,7 +39,11 @@ class Rate:
 
 @dataclass
 class _Contestant:
-    """A path on its way through a case. It ends with a reason, or with a candidate and times."""
+    """A path on its way through a case. It ends with a reason, or with a candidate.
+
+    call: kept until the case is over. It owns what a captured graph reads without owning it: plans,
+        workspaces, masks, scales.
+    """
 
     path: Path
     reason: str = ""
@@ -146,6 +150,7 @@ class Session:
             if isinstance(call, str):
                 one.reason = call
                 return
+            one.call = call
             shape = problem.shape
             card.poison(4 * shape.batch * shape.seqlen * shape.nheads * shape.headdim_v)
             with tuning.observed() as seen:
@@ -153,6 +158,9 @@ class Session:
             one.config = dict(seen[-1]) if seen else {}
             one.verdict = gate.judge(output)
             del output
+        except (ValueError, NotImplementedError) as error:  # our op's way to say no
+            one.reason = f"refuses: {first_line(error)}"
+            return
         except Exception as error:  # whatever another's library raises is its reason
             one.reason = f"fails: {first_line(error)}"
             return

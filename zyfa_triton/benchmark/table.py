@@ -21,7 +21,7 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def reasons(rows: Sequence[Row]) -> list[str]:
-    """Why there are no figures: one line for each reason, with the paths and cases that it is for."""
+    """Why there are no figures: one line for each reason, with its paths and cases."""
     paths: dict[str, dict[str, None]] = {}
     cases: dict[str, dict[str, None]] = {}
     for row in rows:

@@ -27,9 +27,9 @@ MAX_REPLAYS = 4000
 class Pacing:
     """How long is measured: rounds of blocks, in seconds; `settle` is not counted."""
 
-    rounds: int = 3
-    settle: float = 0.2
-    seconds: float = 0.3
+    rounds: int = 2
+    settle: float = 0.5
+    seconds: float = 0.5
 
     def __post_init__(self) -> None:
         if self.rounds < 1:

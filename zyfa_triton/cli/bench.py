@@ -65,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        help="FP8 paths get bfloat16 and quantise within the time")  # fmt: skip
     shape.add_argument("--dtype", choices=("fp8", "bf16"), nargs="+", metavar="NAME")
     pacing = parser.add_argument_group("how long")
-    pacing.add_argument("--rounds", type=options.positive, default=3, metavar="N")
-    pacing.add_argument("--settle", type=float, default=0.2, metavar="S")
-    pacing.add_argument("--seconds", type=float, default=0.3, metavar="S")
+    pacing.add_argument("--rounds", type=options.positive, default=2, metavar="N")
+    pacing.add_argument("--settle", type=float, default=0.5, metavar="S")
+    pacing.add_argument("--seconds", type=float, default=0.5, metavar="S")
     parser.add_argument("--png", type=Path, metavar="FILE", help="also draw it (needs matplotlib)")
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="also write the table for a document"

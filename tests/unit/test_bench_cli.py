@@ -1,0 +1,149 @@
+"""`zyfa bench` without a GPU: reasons, exit status, files, and wrong arguments."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.unit.bench_fakes import FakeTime, fake_card, fake_path
+from tests.unit.test_cli import usage_error
+from zyfa_triton.benchmark import card, matmul, peers
+from zyfa_triton.benchmark.suites import SUITES
+from zyfa_triton.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ["bench", "--seqlen", "96", "--nheads", "2", "--nheads-k", "1"]
+SHORT = ["--rounds", "1", "--settle", "0", "--seconds", "0"]
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(card, "found", lambda: None)
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    """A card with two paths, of which "zyfa-bad" is wrong for FP8 problems only."""
+    fake = FakeTime()
+    paths = (
+        fake_path("zyfa-good", fake, 0.002),
+        fake_path("zyfa-bad", fake, 0.002, dtype="fp8", change=lambda out, calls: out * 2),
+    )
+    monkeypatch.setattr(card, "found", lambda: fake_card(fake))
+    monkeypatch.setattr(peers, "all_paths", lambda: paths)
+    monkeypatch.setattr(
+        matmul, "product", lambda dtype, device: lambda: fake.spend("matmul", 0.004)
+    )
+    return fake
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_without_a_gpu_every_path_of_a_suite_has_a_reason(
+    suite: str, no_gpu: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "rows.json"
+    assert main(["bench", "--suite", suite, "--json", str(target)]) == 1
+    rows = json.loads(target.read_text())
+    cases = SUITES[suite].cases
+    expected = sum(path.dtype in case.dtypes for case in cases for path in peers.all_paths())
+    assert len(rows) == expected
+    for row in rows:
+        assert row["reason"] and "ms_median" not in row and "tflops" not in row
+        assert row["environment"]["torch"] == torch.__version__
+    assert any(row["path"].startswith("zyfa") for row in rows)
+    printed = capsys.readouterr().out
+    assert "not timed:" in printed and "needs a GPU" in printed
+
+
+def test_times_are_printed_and_written(
+    fakes: FakeTime, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, picture, page = (tmp_path / name for name in ("rows.json", "speed.png", "speed.md"))
+    files = ["--json", str(rows), "--png", str(picture), "--markdown", str(page)]
+    assert main([*QUICK, *SHORT, *files, "--dtype", "bf16", "--activations", "sample"]) == 0
+    found = json.loads(rows.read_text())
+    assert [(row["path"], row["inputs"]) for row in found] == [
+        ("zyfa-good", "gaussian"),
+        ("zyfa-good", "prose1k_L14"),
+    ]
+    assert all(row["ms_median"] == pytest.approx(2.0) for row in found)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert page.read_text().count("zyfa-good") == 2
+    printed = capsys.readouterr().out
+    assert "bf16 8192^3 matrix product: 275 TFLOP/s" in printed
+    assert "2.000" in printed and "not timed" not in printed
+
+
+def test_a_wrong_result_of_ours_is_a_failure_and_has_no_time(
+    fakes: FakeTime, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "rows.json"
+    assert main([*QUICK, *SHORT, "--json", str(target)]) == 1
+    (wrong,) = [row for row in json.loads(target.read_text()) if row["path"] == "zyfa-bad"]
+    assert wrong["reason"].startswith("wrong: ") and "ms_median" not in wrong
+    assert "zyfa-bad (fp8): wrong: " in capsys.readouterr().out
+
+
+def test_a_shape_of_ones_own_is_what_is_run(
+    fakes: FakeTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "rows.json"
+    arguments = ["--batch", "2", "--headdim", "192", "--no-causal", "--dtype", "bf16"]
+    assert main([*QUICK, *SHORT, *arguments, "--json", str(target)]) == 0
+    (row,) = json.loads(target.read_text())
+    assert (row["seqlen"], row["nheads"], row["nheads_k"], row["batch"]) == (96, 2, 1, 2)
+    assert (row["headdim"], row["headdim_v"], row["causal"]) == (192, 128, False)
+
+
+@pytest.mark.parametrize("patterns", [["zyfa-g*"], ["zyfa-good", "zyfa-good"]])
+def test_paths_are_chosen_by_pattern(patterns: list[str], fakes: FakeTime, tmp_path: Path) -> None:
+    target = tmp_path / "rows.json"
+    assert main([*QUICK, *SHORT, "--paths", *patterns, "--json", str(target)]) == 0
+    assert [row["path"] for row in json.loads(target.read_text())] == ["zyfa-good"]
+
+
+def test_list_of_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--list-paths"]) == 0
+    printed = capsys.readouterr().out
+    for path in peers.all_paths():
+        assert path.name in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--suite", "none"], "invalid choice: 'none'"),
+        (["--batch", "2"], "--batch: a shape of your own needs --seqlen and --nheads"),
+        (["--quantise"], "--quantise: a shape of your own needs --seqlen and --nheads"),
+        (["--seqlen", "64", "--nheads", "4", "--nheads-k", "3"], "--nheads-k: got 3"),
+        (["--paths", "zyfa-none"], "--paths: got 'zyfa-none'; accepted: patterns of zyfa-auto"),
+        (["--activations", "absent.npz"], "--activations: no such file: absent.npz"),
+        (["--no-gaussian"], "--no-gaussian: nothing is left"),
+        (["--settle", "-1"], "settle: got -1.0; accepted: 0 and more seconds"),
+        (["--rounds", "0"], "0 is below 1"),
+        (["--headdim", "64"], "invalid choice: 64"),
+    ],
+)
+def test_wrong_arguments_are_usage_errors(
+    arguments: list[str], message: str, no_gpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in usage_error(["bench", *arguments], capsys)
+
+
+def test_the_script_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "bench" / "attention.py"), "--list-paths"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cudnn-fp8" in done.stdout
