@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from zyfa_triton import activations, flash_attn_func
+from zyfa_triton.arch import cuda_arch
 from zyfa_triton.benchmark import gate, inputs
 from zyfa_triton.benchmark.gate import Gate, Output
 from zyfa_triton.benchmark.inputs import Problem
 from zyfa_triton.benchmark.shapes import Case, Shape
 from zyfa_triton.problem import FP8
 from zyfa_triton.reference import attention_ref
+from zyfa_triton.testing import check_gain, check_output
 
 SHAPE = Shape(200, 2, 1, batch=2)
 REAL = activations.load(activations.SAMPLE)
@@ -144,10 +146,11 @@ def test_reference_of_some_rows_is_that_of_all(
     monkeypatch.setattr(gate, "_CHUNK_SCORES", 5000)  # several chunks
     made = problem(Shape(300, 4, 2, batch=2, causal=causal))
     rows = torch.tensor([0, 1, 7, 128, 150, 151, 298, 299])
-    ref, low = gate.reference_rows(
+    ref, low, lost = gate.reference_rows(
         **made.sets[0].seen("fp8"), rows=rows, softmax_scale=made.softmax_scale, causal=causal
     )
     expected = truth(made, "fp8", causal)[:, rows]
+    assert lost is None
     assert torch.allclose(ref, expected, rtol=1e-12, atol=1e-14)
     error = (low - ref).norm() / ref.norm()
     assert 1e-4 < error < 3e-2
@@ -162,3 +165,55 @@ def test_a_wrong_row_is_found_among_sampled_ones(monkeypatch: pytest.MonkeyPatch
     assert judge.judge(Output(out)).complaint == ""
     out[0, 1024:] *= 1.2
     assert judge.judge(Output(out)).complaint != ""
+
+
+def truncated(p: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """p @ values as Hopper accumulates it: 32 keys at a time, 13 fraction bits, towards zero."""
+    total = torch.zeros(p.shape[0], values.shape[1], dtype=torch.float64)
+    for first in range(0, p.shape[1], 32):
+        added = p[:, first : first + 32] @ values[first : first + 32]
+        larger = torch.maximum(total.abs(), added.abs()).clamp(min=1e-300)
+        unit = torch.exp2(torch.floor(torch.log2(larger)) - 13)
+        total = torch.trunc((total + added) / unit) * unit
+    return total
+
+
+def long_rows(seqlen: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities of 24 rows and values, without a mask."""
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.randn(24, seqlen, generator=generator, dtype=torch.float64)
+    values = torch.randn(seqlen, 128, generator=generator, dtype=torch.float64)
+    return torch.softmax(scores, -1), values
+
+
+@pytest.mark.parametrize("seqlen", [1000, 8192])
+def test_what_truncation_loses_is_foreseen(seqlen: int) -> None:
+    p, values = long_rows(seqlen)
+    foreseen = gate.lost_in_sums(p, values)
+    error = (truncated(p, values) - p @ values).square().mean().sqrt()
+    assert 0.4 < error / foreseen.square().mean().sqrt() < 1.2
+
+
+def test_long_truncated_sums_pass_on_hopper_alone() -> None:
+    """32K keys, which cost the result 2 % of its size: more than is else allowed."""
+    p, values = long_rows(32768)
+    ref, lost = p @ values, gate.lost_in_sums(p, values)
+    out = truncated(p, values)
+    check_gain(out, ref, accumulation=lost)
+    with pytest.raises(AssertionError, match="times the reference"):
+        check_gain(out, ref)
+    check_output(out, ref, ref, is_fp8=True, out_dtype=torch.bfloat16, accumulation=lost)
+    with pytest.raises(AssertionError, match="rms error"):
+        check_output(out, ref, ref, is_fp8=True, out_dtype=torch.bfloat16)
+    for wrong in (out * 1.1, out * 0.9):
+        with pytest.raises(AssertionError):
+            check_gain(wrong, ref, accumulation=lost)
+
+
+def test_only_hopper_truncates(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = problem()
+    assert not Gate(made, "fp8").truncates, "a CPU does not"
+    cuda = torch.device("cuda", 0)
+    for major, expected in ((8, False), (9, True), (10, False)):
+        monkeypatch.setattr(gate, "arch_of", lambda index, major=major: cuda_arch(major, 0))
+        assert gate.truncates_sums(cuda) is expected

@@ -12,6 +12,10 @@ Two things are for large problems and for others' kernels:
   exponential, rounded to e4m3, with row sums taken before rounding: the scheme of
   FlashAttention-3 and others. One budget holds for all paths, ours with Lean probabilities too.
 
+Hopper accumulates e4m3 products with few bits, truncated; over many thousand keys that is more than
+P's rounding, in every kernel that leaves the sum to the matrix instruction. What it loses is
+computed from the partial sums of these inputs (`testing.EPS_ACCUMULATION`) and allowed there.
+
 A wrong constant factor can hide in the noise of FP8, so the part of the result that lies along the
 reference is held to `testing.GAIN` besides. An output that is itself e4m3 (cuDNN's on Hopper) is
 allowed the unit roundoff of e4m3, no more.
@@ -22,18 +26,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
+from zyfa_triton.arch import arch_of
 from zyfa_triton.benchmark.inputs import Problem
 from zyfa_triton.benchmark.shapes import Shape
 from zyfa_triton.measure import relative_error
 from zyfa_triton.problem import FP8
-from zyfa_triton.testing import check_gain, check_output
+from zyfa_triton.testing import ACCUMULATED_KEYS, EPS_ACCUMULATION, check_gain, check_output
 
 MAX_SCORES = 1 << 32
 P_SCALE = 256.0
-_CHUNK_SCORES = 1 << 27  # 1 GiB of float64
+_CHUNK_SCORES = 1 << 26  # half a GiB of float64; partial sums take four times as much
 _TILE = 128
 
 
@@ -56,6 +62,17 @@ class Verdict:
     complaint: str = ""
 
 
+class References(NamedTuple):
+    """What a result is judged by, float64 (batch, rows, nheads, headdim_v) each.
+
+    lost: size of what truncated accumulation loses on average; None where sums are not truncated.
+    """
+
+    ref: torch.Tensor
+    low: torch.Tensor
+    lost: torch.Tensor | None
+
+
 class Gate:
     """References of one problem for the paths of one dtype; computed when first needed."""
 
@@ -63,22 +80,23 @@ class Gate:
         self.problem = problem
         self.dtype = dtype
         self.rows = sampled_rows(problem.shape).to(problem.device)
+        self.truncates = dtype == "fp8" and truncates_sums(problem.device)
 
     @cached_property
-    def _references(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _references(self) -> References:
         seen = self.problem.sets[0].seen(self.dtype)
         return reference_rows(
             **seen,
             rows=self.rows,
             softmax_scale=self.problem.softmax_scale,
             causal=self.problem.shape.causal,
+            truncates=self.truncates,
         )
 
     @property
     def model_error(self) -> float:
         """Relative error of `low`, the plain scheme that the budget allows twice of."""
-        ref, low = self._references
-        return relative_error(low, ref)
+        return relative_error(self._references.low, self._references.ref)
 
     def judge(self, output: Output) -> Verdict:
         """Holds a result to the budget."""
@@ -86,7 +104,7 @@ class Gate:
         wanted = (shape.batch, shape.seqlen, shape.nheads, shape.headdim_v)
         if tuple(out.shape) != wanted:
             return Verdict(math.inf, f"shape {tuple(out.shape)}, not {wanted}")
-        ref, low = self._references
+        ref, low, lost = self._references
         sampled = out[:, self.rows]
         values = sampled.double() * output.descale
         norms = ref.square().mean(-1, keepdim=True).sqrt()
@@ -99,11 +117,19 @@ class Gate:
                 low / norms,
                 is_fp8=self.dtype == "fp8",
                 out_dtype=out.dtype,
+                accumulation=None if lost is None else lost / norms,
             )
-            check_gain(values / norms, ref / norms)
+            check_gain(
+                values / norms, ref / norms, accumulation=None if lost is None else lost / norms
+            )
         except AssertionError as error:
             complaint = str(error)
         return Verdict(relative_error(values, ref), complaint)
+
+
+def truncates_sums(device: torch.device) -> bool:
+    """Whether the card sums e4m3 products with few bits: Hopper does."""
+    return device.type == "cuda" and arch_of(device.index or 0).name == "sm90"
 
 
 def sampled_rows(shape: Shape) -> torch.Tensor:
@@ -130,8 +156,9 @@ def reference_rows(
     q_descale: torch.Tensor | None = None,
     k_descale: torch.Tensor | None = None,
     v_descale: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """ref and low, float64 (batch, len(rows), nheads, headdim_v), of query rows in ascending order.
+    truncates: bool = False,
+) -> References:
+    """What query rows, in ascending order, are judged by. truncates: with `lost`.
 
     The tensors are (batch, seqlen, heads, headdim) with as many queries as keys, descales (batch,
     nheads_k).
@@ -141,6 +168,7 @@ def reference_rows(
     group = nheads // nheads_k
     ref = torch.empty(batch, len(rows), nheads, v.shape[3], dtype=torch.float64, device=q.device)
     low = torch.empty_like(ref)
+    lost = torch.empty_like(ref) if truncates else None
     ones = torch.ones(batch, nheads_k, dtype=torch.float64, device=q.device)
     q_scale, k_scale, values_scale = (
         ones if one is None else one.double() for one in (q_descale, k_descale, v_descale)
@@ -161,20 +189,36 @@ def reference_rows(
                 if causal:
                     hidden = torch.arange(last, device=q.device) > chosen[:, None]
                     scores.masked_fill_(hidden, -math.inf)
-                for target, result in zip(
-                    (ref, low), _weighted(scores, values[:last], q.dtype), strict=True
-                ):
-                    target[b, part, heads] = result.transpose(0, 1)
-    return ref, low
+                p = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+                p /= p.sum(-1, keepdim=True)
+                ref[b, part, heads] = (p @ values[:last]).transpose(0, 1)
+                if lost is not None:
+                    lost[b, part, heads] = lost_in_sums(p, values[:last]).transpose(0, 1)
+                low[b, part, heads] = (rounded(p, q.dtype) @ values[:last]).transpose(0, 1)
+    return References(ref, low, lost)
 
 
-def _weighted(
-    scores: torch.Tensor, values: torch.Tensor, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(scores) values, and the same with P rounded to `dtype`. Overwrites scores."""
-    p = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
-    total = p.sum(-1, keepdim=True)
-    ref = (p @ values) / total
+def rounded(p: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Probabilities (..., keys) as the plain scheme rounds them: relative to the row's largest.
+
+    Overwrites p.
+    """
+    largest = p.amax(-1, keepdim=True)
     scale = P_SCALE if dtype == FP8 else 1.0
-    rounded = p.mul_(scale).float().to(dtype).double()
-    return ref, (rounded @ values) / (total * scale)
+    return p.mul_(scale / largest).float().to(dtype).double().mul_(largest / scale)
+
+
+def lost_in_sums(p: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """EPS_ACCUMULATION of every partial sum of p @ values, added up: (..., headdim_v).
+
+    p: (..., keys). values: (keys, headdim_v). Partial sums are those after each ACCUMULATED_KEYS.
+    """
+    padding = -p.shape[-1] % ACCUMULATED_KEYS
+    p = torch.nn.functional.pad(p, (0, padding))
+    values = torch.nn.functional.pad(values, (0, 0, 0, padding))
+    steps = values.view(-1, ACCUMULATED_KEYS, values.shape[-1])
+    weights = p.reshape(-1, len(steps), ACCUMULATED_KEYS).transpose(0, 1)
+    added = weights @ steps  # (steps, rows, headdim_v)
+    larger = added.cumsum(0).abs_()
+    larger = torch.maximum(larger, added.abs_(), out=larger)
+    return (larger.sum(0) * EPS_ACCUMULATION).view(*p.shape[:-1], -1)

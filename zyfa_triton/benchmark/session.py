@@ -132,7 +132,7 @@ class Session:
             if one.candidate is not None:  # the very results of the timed calls
                 again = gates[one.path.dtype].judge(one.results[-1])
                 if again.complaint:
-                    one.reason, one.is_wrong = f"wrong while timed: {again.complaint}", True
+                    one.reason, one.is_wrong = _wrong(again, " while timed"), True
             if one.reason:
                 rows.append(_row(problem, one, one.reason))
             else:
@@ -165,7 +165,7 @@ class Session:
             one.reason = f"fails: {first_line(error)}"
             return
         if one.verdict.complaint:
-            one.reason, one.is_wrong = f"wrong: {one.verdict.complaint}", True
+            one.reason, one.is_wrong = _wrong(one.verdict), True
             return
         calls = [partial(call, tensors) for tensors in problem.sets]
         try:
@@ -205,6 +205,10 @@ class Session:
             graph=one.is_graph,
             config=one.config or {},
         )
+
+
+def _wrong(verdict: Verdict, when: str = "") -> str:
+    return f"wrong{when}: {verdict.complaint}; relative error {verdict.rel_err:.2e}"
 
 
 def _row(problem: Problem, one: _Contestant, result: Measured | str) -> Row:
