@@ -5,10 +5,11 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python
 JOBS ?= 2
+SUITE ?= quick
 SETUP = $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llvm demo test slow gpu lint format type asm-check bench accuracy clean
+.PHONY: help setup llvm demo test slow gpu lint format type asm-check bench gpu-bench accuracy clean
 
 help:
 	@echo 'make setup      virtual environment with the package and its tools (keeps an installed torch)'
@@ -19,6 +20,7 @@ help:
 	@echo 'make lint type  ruff; mypy'
 	@echo 'make asm-check  regenerates generated files and fails if one differs'
 	@echo 'make bench      speed of the emulator'
+	@echo 'make gpu-bench  attention beside its peers on this GPU: SUITE=headline (zyfa bench lists them)'
 	@echo 'make accuracy   docs/accuracy.md from captured activations: ACTIVATIONS=FOLDER'
 	@echo 'make clean      removes the environment and what was built'
 
@@ -60,6 +62,9 @@ asm-check: $(SETUP)
 
 bench: $(SETUP)
 	$(RUN) bench/emulator.py
+
+gpu-bench: $(SETUP)
+	$(RUN) bench/attention.py --suite '$(SUITE)'
 
 accuracy: $(SETUP)
 	@test -n '$(ACTIVATIONS)' || { echo 'usage: make accuracy ACTIVATIONS=FOLDER_WITH_NPZ_FILES'; exit 2; }

@@ -11,7 +11,7 @@ from zyfa_triton.benchmark.rows import Measured, Row
 
 HEADER = (
     "case", "inputs", "path", "dtype", "ms", "20%", "80%", "TFLOP/s", "of matmul", "error x1e-3",
-    "MHz", "W",
+    "MHz", "W", "drift %",
 )  # fmt: skip
 
 
@@ -54,6 +54,7 @@ def _line(row: Row, measured: Measured) -> tuple[str, ...]:
         f"{1e3 * measured.rel_err_same_inputs:.2f}",
         _number(measured.clock_mhz),
         _number(measured.power_w),
+        f"{100 * measured.drift:+.1f}",
     )
 
 

@@ -28,7 +28,7 @@ class Pacing:
     """How long is measured: rounds of blocks, in seconds; `settle` is not counted."""
 
     rounds: int = 2
-    settle: float = 0.5
+    settle: float = 1.0
     seconds: float = 0.5
 
     def __post_init__(self) -> None:

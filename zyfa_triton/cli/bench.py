@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape.add_argument("--dtype", choices=("fp8", "bf16"), nargs="+", metavar="NAME")
     pacing = parser.add_argument_group("how long")
     pacing.add_argument("--rounds", type=options.positive, default=2, metavar="N")
-    pacing.add_argument("--settle", type=float, default=0.5, metavar="S")
+    pacing.add_argument("--settle", type=float, default=1.0, metavar="S")
     pacing.add_argument("--seconds", type=float, default=0.5, metavar="S")
     parser.add_argument("--png", type=Path, metavar="FILE", help="also draw it (needs matplotlib)")
     parser.add_argument(
