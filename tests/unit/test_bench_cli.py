@@ -108,6 +108,16 @@ def test_paths_are_chosen_by_pattern(patterns: list[str], fakes: FakeTime, tmp_p
     assert [row["path"] for row in json.loads(target.read_text())] == ["zyfa-good"]
 
 
+def test_verbose_says_what_comes_next(fakes: FakeTime, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, *SHORT, "--dtype", "bf16"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*QUICK, *SHORT, "--dtype", "bf16", "--verbose"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "96 x 2:1, gaussian: zyfa-good (bf16)",
+        "96 x 2:1, gaussian: timing 1 of 1",
+    ]
+
+
 def test_list_of_paths(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--list-paths"]) == 0
     printed = capsys.readouterr().out

@@ -58,11 +58,15 @@ class _Contestant:
 
 @dataclass
 class Session:
-    """One benchmark run on one card, or, with card None, the reasons why nothing runs."""
+    """One benchmark run on one card, or, with card None, the reasons why nothing runs.
+
+    notice: told what comes next, for people who wait.
+    """
 
     paths: Sequence[Path]
     pacing: Pacing
     card: Card | None
+    notice: Callable[[str], None] = lambda text: None
     sampler: Sampler | None = None
     rates: tuple[Rate, ...] = ()
 
@@ -126,6 +130,7 @@ class Session:
         for one in contestants:
             self._prepare(card, problem, one, gates[one.path.dtype])
         timed = [one.candidate for one in contestants if one.candidate is not None]
+        self.notice(f"{case.label}, {problem.inputs}: timing {len(timed)} of {len(contestants)}")
         times = self._timed(timed) if timed else {}
         rows = []
         for one in contestants:
@@ -145,6 +150,7 @@ class Session:
 
     def _prepare(self, card: Card, problem: Problem, one: _Contestant, gate: Gate) -> None:
         """Sets a path up, judges its result, and records its calls if that is right."""
+        self.notice(f"{problem.case.label}, {problem.inputs}: {one.path.name} ({one.path.dtype})")
         try:
             call = one.path.setup(problem)
             if isinstance(call, str):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--paths", nargs="+", metavar="PATTERN", help="only paths so named, as 'zyfa-*' 'cudnn-fp8'"
     )
+    parser.add_argument("--verbose", action="store_true", help="say on stderr what comes next")
     parser.add_argument("--list-paths", action="store_true", help="names of all paths, and exit")
     shape = parser.add_argument_group("a shape of your own, in place of --suite")
     for name in ("--seqlen", "--nheads", "--nheads-k", "--batch"):
@@ -90,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandError(str(error)) from None
     environment = stamp.environment()
-    session = Session(paths, pacing, card.found())
+    session = Session(paths, pacing, card.found(), _to_stderr if args.verbose else _to_nobody)
     with progress_bar("bench") as progress:
         rows = session.run(cases, sources, _after_case(args.json, environment, progress))
     _report(session, rows, environment)
@@ -110,6 +112,14 @@ def _after_case(
         progress(done, of)
 
     return after
+
+
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _to_nobody(text: str) -> None:
+    """Says nothing."""
 
 
 def _as_json(rows: Sequence[Row], environment: dict[str, Any]) -> list[dict[str, Any]]:
