@@ -13,7 +13,6 @@ def fresh_splice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     """An empty Triton cache, no stage hook, no warning given yet; all of it put back afterwards."""
     from triton import knobs
 
-    from zyfa_triton.kernels import pingpong
     from zyfa_triton.splice import hook
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
@@ -22,7 +21,5 @@ def fresh_splice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     monkeypatch.setattr(hook, "_recipes", {})
     before = knobs.runtime.add_stages_inspection_hook
     knobs.runtime.add_stages_inspection_hook = None
-    pingpong.loop_of.cache_clear()  # what is registered during the test is forgotten after it
     yield
-    pingpong.loop_of.cache_clear()
     knobs.runtime.add_stages_inspection_hook = before

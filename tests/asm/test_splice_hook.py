@@ -23,7 +23,8 @@ from tests.asm.splice_cases import (
     spliced_text,
 )
 from zyfa_triton import splice
-from zyfa_triton.splice import SpliceError, SpliceWarning
+from zyfa_triton.kernels import pingpong
+from zyfa_triton.splice import SpliceError, SpliceWarning, hook
 
 UNFIT = ProductLoop(step=64)
 REASON = "the loop's step is 128.0, scaled_product takes 64"
@@ -252,3 +253,14 @@ def test_importing_the_package_loads_no_triton() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "False"
+
+
+def test_a_loop_asked_for_again_is_registered_as_the_environment_is_then(
+    fresh_splice: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loose = pingpong.loop_of("lean", is_causal=True)
+    monkeypatch.setenv("ZYFA_STRICT", "1")
+    strict = pingpong.loop_of("lean", is_causal=True)
+    monkeypatch.setattr(hook, "_recipes", {})
+    assert strict != loose
+    assert pingpong.loop_of("lean", is_causal=True) == strict and strict in hook._recipes

@@ -25,7 +25,6 @@ from tests.asm.splice_cases import (
 from zyfa_triton import dispatch, flash_attn_func, splice
 from zyfa_triton.arch import GFX950
 from zyfa_triton.backends import device
-from zyfa_triton.kernels import pingpong
 from zyfa_triton.kernels.attention import attention_forward
 from zyfa_triton.splice import SpliceWarning
 from zyfa_triton.testing import make_inputs
@@ -102,7 +101,6 @@ def test_the_op_launches_the_ping_pong_loop(
     """From the public function down: nothing but Triton's launcher runs, with the loop's LDS."""
     monkeypatch.setattr(dispatch, "choose_backend", lambda backend, of: "device")
     monkeypatch.setattr(device, "unavailable", lambda: None)
-    pingpong.loop_of.cache_clear()  # fresh_splice has forgotten the recipes of earlier tests
     x = make_inputs(300, 300, nheads=2, nheads_k=1, dtype=torch.float8_e4m3fn)
     gfx950.reset(1)
     for _ in range(2):

@@ -193,18 +193,21 @@ def misfit_of_strides(arguments: Mapping[str, Any]) -> str:
     return ""
 
 
-@cache
 def loop_of(p_mode: str, *, is_causal: bool, pack: str = "perm") -> str:
     """The LOOP constexpr for a kind of problem that fits. Installs the splice's stage hook.
 
     pack: how Lean codes are put together, see attention_fp8.Parameters; other modes have none.
     """
+    return splice.use(_recipe_of(p_mode, is_causal, pack if p_mode == "lean" else "perm"))
+
+
+@cache  # the object, which reads its sources once; its registration depends on the environment
+def _recipe_of(p_mode: str, is_causal: bool, pack: str) -> PingPongLoop:
     name = f"pingpong_fp8_{p_mode}_{'causal' if is_causal else 'full'}"
-    if p_mode != "lean" or pack == "perm":
-        return splice.use(PingPongLoop(name=name, p_mode=p_mode, is_causal=is_causal))
+    if pack == "perm":
+        return PingPongLoop(name=name, p_mode=p_mode, is_causal=is_causal)
     how = cast(Literal["perm", "op_sel"], pack)
-    name = f"{name}_{pack}"
-    return splice.use(PingPongLoop(name=name, p_mode=p_mode, is_causal=is_causal, pack=how))
+    return PingPongLoop(name=f"{name}_{pack}", p_mode=p_mode, is_causal=is_causal, pack=how)
 
 
 class PingPongFamily:
