@@ -3,7 +3,7 @@
 Every row is the steady state of one SIMD in the cycle model (docs/cycle-model.md), nothing is
 measured on a card. --sensitivity adds the same rows for other values of the uncertain constants.
 
-    python bench/schedules.py [--triton] [--sensitivity] [--json FILE] [FILE ...]
+    python bench/schedules.py [--triton] [--hip] [--sensitivity] [--json FILE] [FILE ...]
 """
 
 from __future__ import annotations
@@ -46,12 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("file", type=Path, nargs="*", help="code objects, listings or assembly")
     parser.add_argument("--triton", action="store_true", help="compile Triton's own loop, too")
+    parser.add_argument("--hip", action="store_true", help="compile the BF16 kernel in HIP, too")
     parser.add_argument("--sensitivity", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     rows = [schedules.of_recipe(**parameters) for parameters in OURS]
     if args.triton:
         rows += [schedules.of_triton(p_mode) for p_mode in ("lean", "exact")]
+    if args.hip:
+        rows += [schedules.of_hip(headdim) for headdim in (128, 192)]
     rows += [schedules.of_file(path) for path in args.file]
     header = (
         "kernel", "P", "port bound", "limit", "useful best", "useful worst", "busy worst",
@@ -70,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _name(row: schedules.Scheduled) -> str:
     """Of a file its own name and its folder's: AITER's kernels are told apart by those."""
     file = "/".join(Path(row.file).with_suffix("").parts[-2:]) if row.file else ""
-    return f"{file or row.kernel} {row.settings}".strip()
+    width = f" d{row.as_json()['headdim']}" if row.kernel == "hip" else ""
+    return f"{file or row.kernel}{width} {row.settings}".strip()
 
 
 def _cells(row: schedules.Scheduled) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ for package in (zyfa_triton, asm_overrides):
 PYTHON
 "$work/venv/bin/zyfa" doctor
 "$work/venv/bin/zyfa" compile --dtype fp8 --p-mode lean -o "$work/out"
+ZYFA_CACHE_DIR="$work/cache" "$work/venv/bin/zyfa" compile --dtype bf16 --kernel hip -o "$work/out"
 "$work/venv/bin/zyfa" check "$work/out"/*.amdgcn "$work/out"/*.hsaco
 "$work/venv/bin/zyfa" demo --seqlen 256 --heads 1 -o "$work/demo"
 test -s "$work/demo/demo.png"

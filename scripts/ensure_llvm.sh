@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # Sees to it that LLVM 22's command-line tools are there: the assembly tests compare the instruction
 # table with llvm-mc and llc, and `zyfa check` reads code objects with llvm-objdump.
-# The package itself compiles and assembles with the LLVM inside Triton.
+# clang makes the kernel in HIP C++. The rest of the package compiles and assembles with the LLVM
+# inside Triton.
 set -euo pipefail
 version=22
-packages="llvm-$version lld-$version"
+packages="llvm-$version lld-$version clang-$version"
 
 # Found as the tests look for it: NAME-22 on PATH, or NAME in the folder ZYFA_LLVM, or on PATH.
 has() {
   command -v "$1-$version" >/dev/null 2>&1 && return
   local path="${ZYFA_LLVM:+$ZYFA_LLVM/}$1"
-  "$path" --version 2>/dev/null | grep -qE "(LLVM version|LLD) $version\."
+  "$path" --version 2>/dev/null | grep -qE "(LLVM|clang) version $version\.|LLD $version\."
 }
 missing() {
-  for tool in llvm-mc llc llvm-objdump ld.lld; do has "$tool" || echo "$tool"; done
+  for tool in llvm-mc llc llvm-objdump ld.lld clang; do has "$tool" || echo "$tool"; done
 }
 
 lacking=$(missing)

@@ -1,4 +1,4 @@
-"""Decides how the Triton kernel becomes gfx950 machine code on a machine without such a card.
+"""Decides how the op's kernels become gfx950 machine code on a machine without such a card.
 
 It compiles for exactly the arguments given (types, alignments, values that Triton specialises on),
 so that the result is the code a launch on the card would run. It does not run anything.
@@ -13,7 +13,11 @@ from typing import Any
 
 import torch
 
-from zyfa_triton.kernels.launch import LAUNCH_OPTIONS
+from zyfa_triton.code_object import assemble
+from zyfa_triton.kernels import hip as hip_kernel
+from zyfa_triton.kernels.launch import LAUNCH_OPTIONS, TRITON, kernel_constants
+from zyfa_triton.kernels.pingpong import PingPongFamily
+from zyfa_triton.problem import Problem
 from zyfa_triton.splice import fallback_reason
 
 TARGET = "gfx950"
@@ -49,8 +53,9 @@ class CompiledKernel:
 
     amdgcn: assembly text. hsaco: code object. shared: dynamic LDS bytes a workgroup.
     config: BLOCK_M, BLOCK_N, num_warps, num_stages and back-end options that were used.
-    splice: the LOOP whose recipe took the place of Triton's loop, "fallback: " and the reason why
-    it did not, or "" where none was asked for.
+    kernel: whose code it is, a name of `kernels.registry.KERNELS`; "triton" also where another loop
+    did not fit. splice: the LOOP whose recipe took the place of Triton's loop, "fallback: " and the
+    reason why it did not, or "" where none was asked for.
     """
 
     name: str
@@ -61,6 +66,13 @@ class CompiledKernel:
     signature: Signature
     config: Mapping[str, Any]
     splice: str = ""
+
+    @property
+    def kernel(self) -> str:
+        """See the class."""
+        if "kernel" in self.config:
+            return str(self.config["kernel"])
+        return TRITON if self.kept_own_loop else PingPongFamily.name
 
     @property
     def kept_own_loop(self) -> bool:
@@ -106,6 +118,26 @@ def signature_of(
     return Signature(tuple(types), tuple(fixed.items()), tuple(attributes))
 
 
+def compile_call(
+    kernel: str, problem: Problem, arguments: Mapping[str, Any], config: Mapping[str, Any]
+) -> CompiledKernel:
+    """Compile a call for gfx950.
+
+    Args:
+        kernel: a name of `kernels.registry.KERNELS`.
+        arguments: from `kernels.launch.launch_arguments`; tensors may be on any device.
+        config: from `tuning.launchable`.
+    Raises:
+        RuntimeError: it does not compile here. ValueError: a configuration that it does not have.
+    """
+    if kernel == hip_kernel.HipFamily.name:
+        complaint = hip_kernel.HipFamily().complaint(config, block_scale=False)
+        if complaint:
+            raise ValueError(f"config: {complaint}")
+        return compile_hip(problem)
+    return compile_attention(arguments, kernel_constants(problem, arguments), config)
+
+
 def compile_attention(
     arguments: Mapping[str, Any], constants: Mapping[str, Any], config: Mapping[str, Any]
 ) -> CompiledKernel:
@@ -124,6 +156,21 @@ def compile_attention(
     blocks = {name: config[name] for name in _CONFIGURED_CONSTANTS if name in config}
     options = {name: value for name, value in config.items() if name not in blocks}
     return compile_kernel(attention_forward, arguments, {**constants, **blocks}, options)
+
+
+def compile_hip(problem: Problem) -> CompiledKernel:
+    """The kernel in HIP C++ for a problem that it serves; raises hip.HipCompilerError."""
+    instance = hip_kernel.Instance.of(problem)
+    text = instance.assembly()
+    return CompiledKernel(
+        name=instance.name,
+        amdgcn=text,
+        hsaco=assemble(text),
+        shared=0,
+        num_warps=hip_kernel.WAVES,
+        signature=Signature(tuple(hip_kernel.TYPES.items()), (), ()),
+        config={**hip_kernel.CONFIG, "kernel": hip_kernel.HipFamily.name},
+    )
 
 
 def compile_kernel(

@@ -51,6 +51,14 @@ VARIABLES: tuple[Variable, ...] = (
         "Folder that holds the tools of LLVM 22, with which the tests compare.",
     ),
     Variable(
+        "ZYFA_HIP_COMPILER",
+        "path",
+        "found",
+        "The compiler that makes gfx950 code of the HIP sources: an amdclang++, hipcc or clang. By "
+        "default ROCm's, else clang on PATH. What it makes is kept in ZYFA_CACHE_DIR.",
+        changes_codegen=True,
+    ),
+    Variable(
         "ZYFA_STRICT",
         "0 | 1",
         "0",
@@ -58,6 +66,8 @@ VARIABLES: tuple[Variable, ...] = (
         "the reason, and Triton's own loop.",
         changes_codegen=True,
     ),
+    Variable("ROCM_PATH", "path", "/opt/rocm", "ROCm's own: where its compilers are looked for."),
+    Variable("PATH", "paths", "", "The system's own: where compilers are looked for."),
     Variable("XDG_CACHE_HOME", "path", "~/.cache", "Parent of the default ZYFA_CACHE_DIR."),
     Variable(
         "TRITON_INTERPRET",

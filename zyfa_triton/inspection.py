@@ -25,8 +25,9 @@ class Row:
     """One kernel's main loop: cycles of one wave for 32 queries x 128 keys, and resources.
 
     Attributes:
-        kernel: "triton", "pingpong", or the name of a kernel in a file. file: that file, else "".
-        settings: of the ping-pong loop, where they are not the default ones: "pack=op_sel".
+        kernel: "triton", "pingpong", "hip", or the name of a kernel in a file. file: that file,
+            else "". settings: of the ping-pong loop, where they are not the default ones, such as
+            "pack=op_sel".
         dtype, headdim: of q and k. p_mode: "lean" or "exact"; of a kernel in a file as far as its
             code tells: "exact" if it takes exponentials of scores.
         mfma_qk, mfma_pv, mfma_rowsum, mfma_other: matrix cycles by purpose.

@@ -47,7 +47,8 @@ class Row:
     rel_err_same_inputs: relative Frobenius error over all heads and rows against fp64 on the inputs
     that the kernel saw (dequantised); rel_err_original_inputs: against fp64 on the inputs before
     quantisation. matches_contract: None for 16-bit inputs, which have no contract. findings: of the
-    emulator's checks; None where nothing was checked.
+    emulator's checks; None where nothing was checked. lds_cycles: what LDS accesses of all waves
+    take; lds_conflict_cycles: the part that bank conflicts add; None where nothing was emulated.
     """
 
     backend: str
@@ -66,6 +67,8 @@ class Row:
     nheads_k: int
     causal: bool
     inputs: str
+    lds_cycles: int | None = None
+    lds_conflict_cycles: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -215,6 +218,8 @@ def measure(
         nheads_k=inputs.k.shape[2],
         causal=causal,
         inputs=inputs.original.name,
+        lds_cycles=sum(use.cycles for use in emulation.banks) if emulation else None,
+        lds_conflict_cycles=sum(use.conflicts for use in emulation.banks) if emulation else None,
     )
     return Measurement(row, out, truth, codes, emulation.compiled if emulation else None)
 
@@ -245,7 +250,7 @@ def _emulate(
     )
     arguments = launch_arguments(problem, q, k, v, out, None, **inputs.scales())
     emulation: Emulation = emulated.emulate(
-        problem, arguments, kernel=kernel, capture=is_fp8, progress=progress
+        problem, arguments, kernel=kernel, capture=is_fp8, count_banks=True, progress=progress
     )
     return out, emulation
 

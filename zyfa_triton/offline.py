@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from zyfa_triton import dispatch, tuning
-from zyfa_triton.compile import TARGET, CompiledKernel, compile_attention
-from zyfa_triton.kernels.launch import kernel_constants, launch_arguments
+from zyfa_triton import dispatch, hip, tuning
+from zyfa_triton.compile import TARGET, CompiledKernel, compile_call
+from zyfa_triton.kernels.hip import HipFamily
+from zyfa_triton.kernels.launch import launch_arguments
 from zyfa_triton.problem import FP8, HEADDIMS, Problem
 from zyfa_triton.report import KernelReport, report
 
@@ -61,13 +62,15 @@ def problem(
 
 
 def kernels_that_serve(asked: Problem) -> tuple[str, ...]:
-    """Kernels that a problem with packed, aligned tensors may run."""
+    """Kernels that a problem with packed, aligned tensors may run and that can be compiled here:
+    the one in HIP needs a compiler (`zyfa_triton.hip`)."""
     key, arguments = tuning.key_of(asked, TARGET), _nominal_arguments(asked)
-    return tuple(
-        dict.fromkeys(
-            (tuning.TRITON, *map(tuning.kernel_of, tuning.tunable(asked, key, arguments)))
-        )
+    found = dict.fromkeys(
+        (tuning.TRITON, *map(tuning.kernel_of, tuning.tunable(asked, key, arguments)))
     )
+    if hip.found_compiler() is None:
+        found.pop(HipFamily.name, None)
+    return tuple(found)
 
 
 def compile_problem(
@@ -77,13 +80,14 @@ def compile_problem(
 
     Args:
         config: entries that replace those of the tuned or default configuration.
-        kernel: see `tuning.KERNELS`; ValueError where that one does not serve the problem.
+        kernel: see `tuning.KERNELS`; ValueError where that one does not serve the problem or the
+            configuration.
     """
     key = tuning.key_of(asked, TARGET)
     arguments = _nominal_arguments(asked)
     selected = tuning.select(kernel, asked, key, arguments, lambda: tuning.resolve(key))
     chosen = tuning.launchable(selected, key) | dict(config or {})
-    compiled = compile_attention(arguments, kernel_constants(asked, arguments), chosen)
+    compiled = compile_call(tuning.kernel_of(selected), asked, arguments, chosen)
     return compiled, report(compiled.amdgcn, dynamic_lds=compiled.shared)
 
 

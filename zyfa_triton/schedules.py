@@ -21,8 +21,8 @@ class Scheduled:
     """A kernel's predicted schedule.
 
     Attributes:
-        kernel: "triton", "pingpong" or the name of a kernel in a file. settings: of the ping-pong
-            loop, where they are not the default ones. file: that file, else "".
+        kernel: "triton", "pingpong", "hip" or the name of a kernel in a file. settings: of the
+            ping-pong loop, where they are not the default ones. file: that file, else "".
         prediction: port bound and replays. notes: comments of the assembler text, by line.
     """
 
@@ -66,14 +66,25 @@ def of_triton(p_mode: str, *, dtype: str = "fp8", headdim: int = 128, causal: bo
     Raises:
         ValueError: the op refuses such a problem. RuntimeError: it does not compile here.
     """
+    return _of_compiled("triton", dtype, headdim, p_mode, causal, constants)
+
+
+def of_hip(headdim: int, *, causal: bool = True, constants: Constants = DEFAULT) -> Scheduled:
+    """Schedule of the BF16 kernel in HIP C++; RuntimeError where no compiler makes it."""
+    return _of_compiled("hip", "bf16", headdim, "exact", causal, constants)
+
+
+def _of_compiled(
+    kernel: str, dtype: str, headdim: int, p_mode: str, causal: bool, constants: Constants
+) -> Scheduled:
     from zyfa_triton import offline
     from zyfa_triton.measure import DTYPES
 
     asked = offline.problem(dtype=DTYPES[dtype], headdim=headdim, p_mode=p_mode, causal=causal)
-    compiled, _ = offline.compile_problem(asked, kernel="triton")
+    compiled, _ = offline.compile_problem(asked, kernel=kernel)
     prediction = predict(steady_text(compiled.amdgcn), constants)
     known = {"dtype": dtype, "headdim": headdim, "p_mode": asked.p_mode}
-    return Scheduled("triton", "", "", prediction, _notes(compiled.amdgcn), known)
+    return Scheduled(kernel, "", "", prediction, _notes(compiled.amdgcn), known)
 
 
 def of_file(

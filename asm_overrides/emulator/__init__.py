@@ -1,6 +1,7 @@
 """Decides the public names of the emulator; the modules beside it execute and distrust programs."""
 
 from asm_overrides.emulator.arithmetic import DEFAULT_MACHINE, Machine
+from asm_overrides.emulator.banks import BankUse
 from asm_overrides.emulator.checks import Checks, Observer
 from asm_overrides.emulator.findings import Finding, FindingLog
 from asm_overrides.emulator.kernel import Argument, Descriptor, Kernel
@@ -12,6 +13,7 @@ from asm_overrides.emulator.semantics.environment import UnsupportedInstructionE
 __all__ = [
     "DEFAULT_MACHINE",
     "Argument",
+    "BankUse",
     "Checks",
     "Descriptor",
     "Finding",

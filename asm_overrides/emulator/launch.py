@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from asm_overrides.emulator.arithmetic import DEFAULT_MACHINE, Machine
+from asm_overrides.emulator.banks import BankCounter, BankUse, added
 from asm_overrides.emulator.checks import Checks, Observer, RegisterObserver
 from asm_overrides.emulator.collection import paused_collection
 from asm_overrides.emulator.compile import Steps
@@ -42,12 +43,14 @@ class Result:
         wave_instructions: executed instructions, counted once a wave.
         seconds: time spent.
         finished: False if a workgroup exceeded `max_wave_instructions`.
+        banks: what each instruction cost LDS, in order of lines; empty unless counted.
     """
 
     findings: list[Finding] = field(default_factory=list)
     wave_instructions: int = 0
     seconds: float = 0.0
     finished: bool = True
+    banks: tuple[BankUse, ...] = ()
 
 
 @dataclass(slots=True)
@@ -64,6 +67,7 @@ class _Launch:
     dispatch_address: int
     seed: int | None
     limit: int | None
+    count_banks: bool
 
 
 def run(
@@ -82,6 +86,7 @@ def run(
     preload: bool = True,
     processes: int = 1,
     max_wave_instructions: int | None = None,
+    count_banks: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """Execute a kernel.
@@ -100,6 +105,7 @@ def run(
         preload: False starts at the entry for firmware that preloads no arguments.
         processes: workgroups are dealt out to this many forked processes.
         max_wave_instructions: give a workgroup up after so many; then finished is False.
+        count_banks: whether to count LDS bank conflicts.
         progress: called with (workgroups done, workgroups in all) whenever one is done.
     Raises:
         UnsupportedInstructionError: an instruction that cannot be executed was reached.
@@ -124,6 +130,7 @@ def run(
         dispatch_address,
         seed,
         max_wave_instructions,
+        count_banks,
     )
     if workgroups is None:
         chosen = [(i, j, k) for k, j, i in itertools.product(range(z), range(y), range(x))]
@@ -160,7 +167,8 @@ def _run_here(
     progress: Progress | None,
 ) -> Result:
     log = FindingLog()
-    environment = Environment(memory, log, observer=observer, machine=machine)
+    banks = BankCounter() if launch.count_banks else None
+    environment = Environment(memory, log, observer=observer, machine=machine, banks=banks)
     if factory is not None:
         with paused_collection():
             environment.checks = factory(launch.kernel, log)
@@ -181,7 +189,8 @@ def _run_here(
                 )
             if progress is not None:
                 progress(done, len(chosen))
-    return Result(list(log), scheduler.wave_instructions, 0.0, finished)
+    uses = () if banks is None else banks.uses
+    return Result(list(log), scheduler.wave_instructions, 0.0, finished, uses)
 
 
 def _run_forked(
@@ -215,6 +224,7 @@ def _run_forked(
             log.extend(answer.findings)
             total.wave_instructions += answer.wave_instructions
             total.finished &= answer.finished
+            total.banks = added((total.banks, answer.banks))
     for worker, _ in workers:
         worker.join()
     if failure is not None:

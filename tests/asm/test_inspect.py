@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from asm_overrides.inspection import Cost, cost_of, inspect_file, inspect_text, vector
 from asm_overrides.inspection.cost import BLOCKED, SCORES
@@ -128,7 +129,7 @@ def test_mask_and_rescale_are_what_the_steady_state_skips(generated: Generated) 
 def rows() -> dict[tuple[str, str], inspection.Row]:
     """A row for every kernel and p_mode of the problem that the ping-pong loop serves."""
     found = {}
-    for kernel, p_mode in itertools.product(options.KERNELS, ("lean", "exact")):
+    for kernel, p_mode in itertools.product(("triton", "pingpong"), ("lean", "exact")):
         asked = offline.problem(p_mode=p_mode)
         found[kernel, p_mode] = inspection.of_kernel(kernel, asked)
     return found
@@ -137,7 +138,9 @@ def rows() -> dict[tuple[str, str], inspection.Row]:
 def test_command_line_knows_every_kernel_of_the_op() -> None:
     on_gfx950 = tuple(n for n, it in FAMILIES.items() if it.target in (None, "gfx950"))
     assert on_gfx950 == options.KERNELS
-    assert offline.kernels_that_serve(offline.problem()) == on_gfx950
+    assert offline.kernels_that_serve(offline.problem()) == ("triton", "pingpong")
+    bf16 = offline.problem(dtype=torch.bfloat16)
+    assert offline.kernels_that_serve(bf16) == ("triton", "hip")
     assert offline.kernels_that_serve(offline.problem(headdim=192)) == ("triton",)
 
 
@@ -233,3 +236,20 @@ def test_compile_takes_the_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[
     result = json.loads(listing.with_suffix(".json").read_text())
     assert result["splice"].startswith("pingpong_fp8_lean_causal")
     assert "pingpong" in capsys.readouterr().out
+
+
+def test_the_kernel_in_hip_is_inspected_and_scheduled(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Counted for 128 keys, from the same assembly that runs."""
+    found = inspection.of_kernel("hip", offline.problem(dtype=torch.bfloat16, headdim=192))
+    assert (found.kernel, found.dtype, found.headdim, found.p_mode) == ("hip", "bf16", 192, "exact")
+    assert (found.mfma_qk, found.mfma_pv, found.mfma_other) == (1536, 1024, 0)
+    assert (found.spills, found.softmax_valu_blocked, found.lds_bytes) == (0, 0, 160 * 1024)
+    file = tmp_path / "rows.json"
+    assert main(["schedule", "--kernel", "hip", "--json", str(file)]) == 0
+    rows = json.loads(file.read_text())
+    assert [(row["kernel"], row["dtype"], row["headdim"]) for row in rows] == [
+        ("hip", "bf16", 128), ("hip", "bf16", 192),
+    ]  # fmt: skip
+    assert "hip" in capsys.readouterr().out

@@ -26,11 +26,11 @@ from asm_overrides.probes import Probe, all_probes, emulated
 from asm_overrides.probes.builder import LANES, UNWRITTEN, Words
 from asm_overrides.probes.cycles import CycleProbe, all_cycle_probes
 from asm_overrides.timing import DEFAULT
-from zyfa_triton import selftest, tuning
+from zyfa_triton import code_object, selftest, tuning
 from zyfa_triton.cli import main
 from zyfa_triton.kernels import pingpong
 from zyfa_triton.problem import FP8
-from zyfa_triton.selftest import card, kernels
+from zyfa_triton.selftest import kernels
 from zyfa_triton.tuning import choice, store
 
 PROBE_NAME = re.compile(r"`([a-z0-9]+/[a-z0-9-]+)`")
@@ -100,7 +100,7 @@ def test_the_emulator_distrusts_no_probe(probe: Probe) -> None:
 
 @pytest.mark.parametrize("probe", PROBES[::4])
 def test_the_assembled_code_object_answers_too(probe: Probe) -> None:
-    words, _ = _run(load_code_object(card.assemble(probe.text)), probe)
+    words, _ = _run(load_code_object(code_object.assemble(probe.text)), probe)
     assert probe.judge(words) == probe.assumed
 
 

@@ -21,7 +21,7 @@ from asm_overrides.emulator import GlobalMemory, Machine, load_code_object
 from asm_overrides.emulator import run as run_kernel
 from asm_overrides.probes import all_probes
 from tests.asm.fake_hip import FakeRuntime, build_library, make_driver
-from zyfa_triton import arch, tuning
+from zyfa_triton import arch, code_object, tuning
 from zyfa_triton.arch import GFX950
 from zyfa_triton.backends import device
 from zyfa_triton.cli import main
@@ -86,21 +86,23 @@ def emulated_card(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "AMD Instinct MI355X")
     monkeypatch.setattr(card, "arch_of", lambda index: GFX950)
     chip = EmulatedCard(FakeRuntime(library), Machine())
-    assemble, launch = card.assemble, card.Kernel.launch
+    assemble, launch = code_object.assemble, code_object.Kernel.launch
 
     def assemble_and_keep(text: str) -> bytes:
         code = assemble(text)
         chip.codes[text.split(".amdhsa_kernel ")[1].split()[0]] = code
         return code
 
-    def launch_and_wait(kernel: card.Kernel, output: torch.Tensor, source: torch.Tensor) -> None:
-        chip.sizes = {each.data_ptr(): each.nbytes for each in (output, source)}
+    def launch_and_wait(
+        kernel: code_object.Kernel, grid: tuple[int, int, int], *tensors: torch.Tensor
+    ) -> None:
+        chip.sizes = {each.data_ptr(): each.nbytes for each in tensors}
         chip.runtime.reset(POINTERS)
-        launch(kernel, output, source)
+        launch(kernel, grid, *tensors)
         chip.synchronize()
 
-    monkeypatch.setattr(card, "assemble", assemble_and_keep)
-    monkeypatch.setattr(card.Kernel, "launch", launch_and_wait)
+    monkeypatch.setattr(code_object, "assemble", assemble_and_keep)
+    monkeypatch.setattr(code_object.Kernel, "launch", launch_and_wait)
     yield chip
 
 

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "zyfa_triton.report",
         "zyfa_triton.timeline",
     ),
-    ("zyfa_triton.splice",),
+    ("zyfa_triton.splice", "zyfa_triton.hip", "zyfa_triton.code_object"),
     ("zyfa_triton.kernels", "zyfa_triton.checks"),
     ("zyfa_triton.tuning", "zyfa_triton.compile"),
     ("zyfa_triton.backends",),

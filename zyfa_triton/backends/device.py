@@ -21,6 +21,7 @@ from zyfa_triton.arch import Arch, arch_of
 from zyfa_triton.backends import BackendUnavailableError, Unavailable
 from zyfa_triton.kernels import launch as attention_launch
 from zyfa_triton.kernels import quantize_launch
+from zyfa_triton.kernels.hip import Launchable as HipLaunchable
 from zyfa_triton.kernels.registry import FAMILIES
 from zyfa_triton.problem import Problem
 from zyfa_triton.splice import fallback_reason
@@ -151,6 +152,8 @@ def add_mean_to_lse(
 
 def _launch(kernel: Any, grid: Any, arguments: Mapping[str, Any]) -> None:
     capturing = torch.cuda.is_current_stream_capturing()
+    if capturing and isinstance(kernel, HipLaunchable) and not kernel.is_loaded():
+        raise NotWarmedUpError(_not_warmed_up(kernel.__name__))
     with _no_compilation(kernel) if capturing else nullcontext():
         compiled = kernel[grid](**arguments)
     if arguments.get("LOOP"):  # a fallback that Triton found in its cache warns too
@@ -169,11 +172,7 @@ def _no_compilation(kernel: Any) -> Iterator[None]:
     def hook(*args: Any, **kwargs: Any) -> Any:
         compiled: Any = kwargs.get("fn")
         if threading.get_ident() == thread and getattr(compiled, "jit_function", None) is kernel:
-            raise NotWarmedUpError(
-                f"a CUDA graph is being captured and {name} is not compiled for these "
-                "arguments yet. Call zyfa_triton.warmup with the same arguments before the capture "
-                "(for a graph of other lengths: once for each power of two)"
-            )
+            raise NotWarmedUpError(_not_warmed_up(name))
         return previous(*args, **kwargs) if previous else None
 
     knobs.runtime.jit_cache_hook = hook
@@ -181,6 +180,14 @@ def _no_compilation(kernel: Any) -> Iterator[None]:
         yield
     finally:
         knobs.runtime.jit_cache_hook = previous
+
+
+def _not_warmed_up(name: str) -> str:
+    return (
+        f"a CUDA graph is being captured and {name} is not compiled for these arguments yet. "
+        "Call zyfa_triton.warmup with the same arguments before the capture (for a graph of other "
+        "lengths: once for each power of two)"
+    )
 
 
 def _require_device() -> None:

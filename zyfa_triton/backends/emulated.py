@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from asm_overrides.emulator.banks import BankUse
 from asm_overrides.emulator.checks import Observer, RegisterObserver
 from asm_overrides.emulator.findings import Finding
 from asm_overrides.emulator.launch import ChecksFactory, Progress, Result, WorkgroupId
@@ -24,8 +25,8 @@ from zyfa_triton import tuning
 from zyfa_triton.backends import Unavailable
 from zyfa_triton.backends.device import triton_complaint
 from zyfa_triton.backends.probabilities import ProbabilityCapture
-from zyfa_triton.compile import TARGET, CompiledKernel, compile_attention
-from zyfa_triton.kernels.launch import kernel_constants, launch_arguments, launch_grid
+from zyfa_triton.compile import TARGET, CompiledKernel, compile_call
+from zyfa_triton.kernels.launch import launch_arguments, launch_grid
 from zyfa_triton.problem import Problem
 
 _ALIGNMENT = 16
@@ -48,7 +49,8 @@ class Emulation:
 
     kernel: which kernel ran, "triton" also where another one's loop did not fit. findings: what
     hardware might not forgive. codes: P's e4m3 codes as the matrix instructions got
-    them, uint8 (batch, nheads, seqlen_q, seqlen_k), or None if not captured.
+    them, uint8 (batch, nheads, seqlen_q, seqlen_k), or None if not captured. banks: what each
+    instruction cost LDS, in order of lines; empty unless counted.
     """
 
     compiled: CompiledKernel
@@ -57,6 +59,7 @@ class Emulation:
     wave_instructions: int
     seconds: float
     codes: torch.Tensor | None
+    banks: tuple[BankUse, ...] = ()
 
 
 def unavailable() -> Unavailable | None:
@@ -124,6 +127,7 @@ def emulate(
     checks: bool = True,
     capture: bool = False,
     observer: RegisterObserver | None = None,
+    count_banks: bool = False,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Emulation:
@@ -138,6 +142,7 @@ def emulate(
         checks: whether the emulator distrusts the code. capture: record P's codes (FP8 only; one
             process; V's rows must differ within each head).
         observer: told the registers of matrix instructions (one process); not beside `capture`.
+        count_banks: whether to count LDS bank conflicts.
         processes: how many share the workgroups; default the cores, at most 2.
         progress: called with (workgroups done, workgroups in all) whenever one is done.
     """
@@ -145,7 +150,7 @@ def emulate(
     if config is None:
         config = tuning.select(kernel, problem, key, arguments, lambda: tuning.resolve(key))
     chosen = tuning.launchable(config, key)
-    compiled = compile_attention(arguments, kernel_constants(problem, arguments), chosen)
+    compiled = compile_call(tuning.kernel_of(config), problem, arguments, chosen)
     captured = None
     if capture:
         if observer is not None:
@@ -159,21 +164,23 @@ def emulate(
     result = execute(
         compiled,
         arguments,
-        launch_grid(problem)(chosen),
+        launch_grid(problem)(compiled.config),
         outputs=frozenset(("o_ptr", "lse_ptr")),
         seed=seed,
         checks=checks,
         observer=captured or observer,
+        count_banks=count_banks,
         processes=processes,
         progress=progress,
     )
     return Emulation(
         compiled=compiled,
-        kernel=tuning.TRITON if compiled.kept_own_loop else tuning.kernel_of(config),
+        kernel=compiled.kernel,
         findings=result.findings,
         wave_instructions=result.wave_instructions,
         seconds=result.seconds,
         codes=captured.codes if captured is not None else None,
+        banks=result.banks,
     )
 
 
@@ -187,6 +194,7 @@ def execute(
     checks: bool | ChecksFactory = True,
     observer: Observer | RegisterObserver | None = None,
     workgroups: Iterable[WorkgroupId] | None = None,
+    count_banks: bool = False,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -204,7 +212,7 @@ def execute(
         if isinstance(value, torch.Tensor)
     }
     values = [
-        placed[name].address if name in placed else arguments[name]
+        placed[name].address if name in placed else _scalar(arguments[name])
         for name in compiled.signature.run_time_names
     ]
     result = run_kernel(
@@ -218,12 +226,18 @@ def execute(
         checks=checks,
         observer=observer,
         workgroups=workgroups,
+        count_banks=count_banks,
         processes=processes or min(_MOST_PROCESSES, os.cpu_count() or 1),
         progress=progress,
     )
     for each in placed.values():
         each.write_back(memory)
     return result
+
+
+def _scalar(value: float | None) -> float:
+    """An argument that is no tensor; None is the null pointer."""
+    return 0 if value is None else value
 
 
 class _Placed:

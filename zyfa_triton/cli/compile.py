@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             *([asked.p_mode] if asked.is_fp8 else []),
             *(["block_scale"] if asked.block_scale else []),
             "causal" if asked.causal else "full",
-            *([] if compiled.kept_own_loop else ["pingpong"]),
+            *([] if compiled.kernel == "triton" else [compiled.kernel]),
         ]
     )
     result = _as_json(name, args, compiled, report)
@@ -89,7 +89,7 @@ def _as_json(
 ) -> dict[str, Any]:
     return {
         "name": name,
-        "kernel": "triton" if compiled.kept_own_loop else "pingpong",
+        "kernel": compiled.kernel,
         "splice": compiled.splice,
         "target": "gfx950",
         "dtype": args.dtype,

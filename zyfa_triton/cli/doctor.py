@@ -17,6 +17,8 @@ SUMMARY = "which back ends work here, and what to do about those that do not"
 DESCRIPTION = """Lists the back ends: the places where a kernel can run.
 The exit status is 0 when at least one back end works."""
 
+_NO_COMPILER = "none (install ROCm or clang-22, or name one in ZYFA_HIP_COMPILER)"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """No arguments of its own."""
@@ -24,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from zyfa_triton.dispatch import capabilities
+    from zyfa_triton.hip import found_compiler
 
     found = capabilities()
     versions = {"zyfa-triton": __version__, "python": platform.python_version()}
@@ -35,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
         [one.backend, "yes" if one.available else "no", one.detail or one.reason] for one in found
     ]
     print(table(("back end", "works", "what it runs on, or why not"), rows))
+    compiler = found_compiler()
+    print(f'\ncompiler for kernel="hip": {compiler or _NO_COMPILER}')
     remedies = [one for one in found if not one.available]
     if remedies:
         print("\nTo make the others work:")
@@ -43,7 +48,11 @@ def run(args: argparse.Namespace) -> int:
 
     write_json(
         args.json,
-        {"versions": versions, "backends": [dataclasses.asdict(one) for one in found]},
+        {
+            "versions": versions,
+            "hip_compiler": compiler,
+            "backends": [dataclasses.asdict(one) for one in found],
+        },
     )
     return 0 if any(one.available for one in found) else 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-KERNELS = ("triton", "pingpong")  # zyfa_triton.dispatch has them, too, and imports torch
+KERNELS = ("triton", "pingpong", "hip")  # zyfa_triton.dispatch has them, too, and imports torch
 DTYPES = ("fp8", "bf16", "fp16")
 HEADDIMS = (128, 192)
 P_MODES = ("lean", "exact", "unscaled")

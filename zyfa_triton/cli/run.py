@@ -22,7 +22,8 @@ DESCRIPTION = """\
 Runs attention and compares with fp64. Without --activations: the sample that ships with the
 package (one layer of Qwen2.5-Coder-1.5B, 1,024 tokens, 2 heads); for --headdim 192, of which
 nothing is captured, made-up inputs. --dtype, --p-mode and --backend take several names.
-Errors are relative (Frobenius, all heads and rows), x1e-2. The exit status is 1 when a run does not
+Errors are relative (Frobenius, all heads and rows), x1e-2. LDS conflicts: cycles that they add to
+those that LDS takes without, counted by the emulator. The exit status is 1 when a run does not
 keep the numerics contract or the emulator found a fault."""
 
 BACKENDS = ("auto", "device", "interpreter", "emulated", "reference")
@@ -88,6 +89,7 @@ def readable(rows: Sequence[Row]) -> str:
         "codes",
         "max diff",
         "findings",
+        "LDS conflicts",
         "s",
     )
     cells = [
@@ -102,6 +104,7 @@ def readable(rows: Sequence[Row]) -> str:
             _codes(row),
             f"{row.matches_contract.max_output_difference:.1e}" if row.matches_contract else "-",
             "-" if row.findings is None else len(row.findings) or "none",
+            _conflicts(row),
             f"{row.seconds:.1f}",
         )
         for row in rows
@@ -111,6 +114,15 @@ def readable(rows: Sequence[Row]) -> str:
         for finding in row.findings or []:
             lines.append(f"line {finding['line']}: {finding['kind']}: {finding['message']}")
     return "\n".join(lines)
+
+
+def _conflicts(row: Row) -> str:
+    """Cycles that bank conflicts add to those that LDS takes without them."""
+    if row.lds_cycles is None or row.lds_conflict_cycles is None:
+        return "-"
+    if not row.lds_conflict_cycles:
+        return "none"
+    return f"+{row.lds_conflict_cycles / (row.lds_cycles - row.lds_conflict_cycles):.0%}"
 
 
 def _codes(row: Row) -> str:

@@ -27,7 +27,8 @@ schedule is faster) and a replay of both waves, instruction by instruction, at t
 worst offset between them. The steady state skips masks and rescales; --take and --pass decide
 branches otherwise. Useful are matrix cycles of Q K^T and P V.
 FILE: assembly, an llvm-objdump listing or a code object (.hsaco, .co) for gfx950. Without FILE
-the ping-pong loop is generated and looked at alone, and with --kernel triton Triton's is compiled.
+the ping-pong loop is generated and looked at alone, with --kernel triton Triton's is compiled and
+with --kernel hip the BF16 kernel in HIP, for both of its head dims.
 The picture and the trace show the first row, at its worst offset.
 With --seqlens it predicts whole launches of the op's kernels instead, from the first instruction to
 the last workgroup's end: milliseconds, TFLOP/s (pairs of a query and a key that it sees count), the
@@ -198,9 +199,14 @@ def _of_kernels(args: argparse.Namespace) -> list[Scheduled]:
     from zyfa_triton import schedules
 
     rows = []
+    kernels = args.kernel or ["pingpong"]
     try:
+        if "hip" in kernels:  # BF16: it has no p_mode
+            rows += [schedules.of_hip(size, causal=args.causal) for size in options.HEADDIMS]
         for p_mode in dict.fromkeys(args.p_mode):
-            for kernel in args.kernel or ["pingpong"]:
+            for kernel in kernels:
+                if kernel == "hip":
+                    continue
                 if kernel == "triton":
                     rows.append(schedules.of_triton(p_mode, causal=args.causal))
                 else:

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from zyfa_triton.kernels.family import Family
+from zyfa_triton.kernels.hip import HipFamily
 from zyfa_triton.kernels.launch import TRITON, TritonFamily
 from zyfa_triton.kernels.pingpong import PingPongFamily
 from zyfa_triton.problem import Problem
 
-FAMILIES: dict[str, Family] = {each.name: each for each in (TritonFamily(), PingPongFamily())}
+_ALL: tuple[Family, ...] = (TritonFamily(), PingPongFamily(), HipFamily())
+FAMILIES: dict[str, Family] = {each.name: each for each in _ALL}
 KERNELS = tuple(FAMILIES)
 
 

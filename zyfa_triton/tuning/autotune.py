@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from zyfa_triton.hip import HipCompilerError
 from zyfa_triton.kernels.family import Config
 from zyfa_triton.tuning.key import TuningKey
 
@@ -42,7 +43,7 @@ def measure(
         for config in configs:
             try:
                 milliseconds = do_bench(lambda config=config: launch(config), quantiles=(0.5,))
-            except (OutOfResources, PTXASError, CompilationError) as error:
+            except (OutOfResources, PTXASError, CompilationError, HipCompilerError) as error:
                 last_error = error
             else:
                 if best is None or milliseconds < best[0]:

@@ -202,8 +202,11 @@ def _store_data(instruction: Instruction) -> Register | None:
 
 
 def _addend_index(instruction: Instruction) -> int:
+    """Place of the addend; sparse products and short dot products add to their result."""
     matrix = instruction.spec.matrix
-    return 0 if matrix is not None and matrix.sparse else 3
+    is_sparse = matrix is not None and matrix.sparse
+    is_short_dot = instruction.opcode.startswith(("v_dot2c_", "v_dot4c_", "v_dot8c_"))
+    return 0 if is_sparse or is_short_dot else 3
 
 
 def _role_register(instruction: Instruction, index: int) -> Register | None:

@@ -15,6 +15,7 @@ from asm_overrides.emulator.memory import GlobalMemory
 from asm_overrides.isa.instruction import Instruction
 
 if TYPE_CHECKING:
+    from asm_overrides.emulator.banks import BankCounter
     from asm_overrides.emulator.checks import Checks, Observer, RegisterObserver
     from asm_overrides.emulator.state import Group
 
@@ -42,6 +43,7 @@ class Environment:
     checks: Checks | None = None
     observer: Observer | RegisterObserver | None = None
     machine: Machine = DEFAULT_MACHINE
+    banks: BankCounter | None = None
 
     def report(
         self,

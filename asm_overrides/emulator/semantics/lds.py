@@ -64,6 +64,9 @@ class LdsPort:
         checks = self.environment.checks
         if checks is not None:
             checks.on_lds(group, self.instruction, addresses, self.size, is_write, lanes)
+        banks = self.environment.banks
+        if banks is not None:
+            banks.count(self.instruction, addresses, self.size, is_write, lanes)
         return lanes
 
     def _report_outside(self, group: Group, addresses: Addresses, bad: Lanes) -> None:
