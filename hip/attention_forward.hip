@@ -318,11 +318,14 @@ struct Forward {
     const int thread = __builtin_amdgcn_workitem_id_x(), lane = thread % 64, half = lane / 32;
     const int wave = __builtin_amdgcn_readfirstlane(thread / 64);
     const int m_blocks = (a.seqlen_q + kBlockM - 1) / kBlockM;
-    int m_block = __builtin_amdgcn_workgroup_id_x();
-    const int head_of_all = m_block / m_blocks;
-    m_block %= m_blocks;
-    if (kIsCausal) m_block = m_blocks - 1 - m_block;  // the longest first
-    const int head = head_of_all % a.nheads, batch = head_of_all / a.nheads;
+    // With a mask: of a batch entry the longest blocks of all heads, then the next longest, so that
+    // each XCD, to which workgroups go in turn, gets some of all lengths (docs/cycle-model.md).
+    // Without: the blocks of a head, which share its keys, then the next head.
+    const int place = __builtin_amdgcn_workgroup_id_x();
+    const int head = (kIsCausal ? place : place / m_blocks) % a.nheads;
+    const int rank = (kIsCausal ? place / a.nheads : place) % m_blocks;
+    const int m_block = kIsCausal ? m_blocks - 1 - rank : rank;
+    const int batch = place / m_blocks / a.nheads;
     const int head_k = head / a.group_size;
     const int first_row = m_block * kBlockM;
     const int row = first_row + wave * kRows + lane % 32;

@@ -17,6 +17,7 @@ from asm_overrides.check import check_text
 from asm_overrides.timing import predict, steady_text
 from zyfa_triton import activations, flash_attn_func, offline, tuning
 from zyfa_triton.backends import emulated
+from zyfa_triton.compile import compile_hip
 from zyfa_triton.hip import compiler, found_compiler
 from zyfa_triton.hip.sources import source
 from zyfa_triton.kernels import hip
@@ -324,6 +325,22 @@ def test_compiled_without_data() -> None:
     assert compiled.hsaco.startswith(b"\x7fELF") and found.lds_bytes == 160 * 1024
     with pytest.raises(ValueError, match="config: the kernel in HIP has"):
         offline.compile_problem(asked, {"num_warps": 4}, kernel="hip")
+
+
+@pytest.mark.parametrize(("causal", "second"), [(True, (1, 256)), (False, (0, 256))])
+def test_order_of_the_workgroups(causal: bool, second: tuple[int, int]) -> None:
+    """With a mask the longest blocks of all heads come first, without one the blocks of a head."""
+    problem, arguments, out, _ = call(make_inputs(300, 64, nheads=2, nheads_k=1), causal=causal)
+    compiled = compile_hip(problem)
+    first = (0, 256 if causal else 0)
+    for place, (head, row) in enumerate((first, second)):
+        emulated.execute(
+            compiled, arguments, (4,), outputs=("o_ptr", "lse_ptr"), workgroups=[(place, 0, 0)]
+        )
+        rows = range(row, min(row + 256, 300))
+        assert not torch.isnan(out[0, rows, head]).any()
+        out[0, rows, head] = float("nan")
+        assert torch.isnan(out).all()
 
 
 def test_nobody_asks_for_lse() -> None:
