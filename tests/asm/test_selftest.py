@@ -257,7 +257,7 @@ def test_a_file_with_other_machines_is_refused(
 
 
 def test_whole_kernels_are_compared() -> None:
-    case = kernels.CASES[-1]
+    case = kernels.cases()[-1]
     assert case.dtype == torch.bfloat16
     row = kernels.check(case, on_card=False)
     assert row.agrees and row.outcome == kernels.BUDGET
@@ -265,7 +265,7 @@ def test_whole_kernels_are_compared() -> None:
 
 @pytest.mark.parametrize("on_card", [False, True])
 def test_a_kernel_that_is_off_is_noticed(monkeypatch: pytest.MonkeyPatch, on_card: bool) -> None:
-    case = kernels.CASES[0]
+    case = kernels.cases()[0]
     assert case.dtype == FP8
 
     def run(case: kernels.Case, inputs: Any, backend: str) -> kernels.Pair:

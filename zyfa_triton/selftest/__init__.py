@@ -30,7 +30,7 @@ def names() -> tuple[str, ...]:
     """Names of all rows, in order."""
     cycles = (each.probe.name for each in all_cycle_probes())
     probes = (each.name for each in all_probes())
-    return (*probes, *(case.name for case in kernels.CASES), *cycles)
+    return (*probes, *(case.name for case in kernels.cases()), *cycles)
 
 
 def run(
@@ -65,7 +65,7 @@ def run(
     settings = settings_from(rows)
     if on_card and allow is not None and settings:
         allow(settings)
-    for case in kernels.CASES:
+    for case in kernels.cases():
         if case.name in asked:
             add([kernels.check(case, on_card=on_card)])
     for each in all_cycle_probes():

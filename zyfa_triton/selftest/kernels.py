@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from zyfa_triton import dispatch, flash_attn_func, testing
+from zyfa_triton.hip import found_compiler
 from zyfa_triton.problem import FP8
 from zyfa_triton.selftest.rows import Row
 from zyfa_triton.splice import SpliceWarning
@@ -38,13 +39,19 @@ class Case:
         return f"causal attention of {str(self.dtype).removeprefix('torch.')}{mode}, {self.kernel}"
 
 
-CASES = (
+_MADE_BY_TRITON = (
     Case("kernels/fp8-lean-triton", FP8, "lean", "triton"),
     Case("kernels/fp8-exact-triton", FP8, "exact", "triton"),
     Case("kernels/fp8-lean-pingpong", FP8, "lean", "pingpong"),
     Case("kernels/fp8-exact-pingpong", FP8, "exact", "pingpong"),
     Case("kernels/bf16-triton", torch.bfloat16, "lean", "triton"),
 )
+_MADE_BY_CLANG = Case("kernels/bf16-hip", torch.bfloat16, "lean", "hip")
+
+
+def cases() -> tuple[Case, ...]:
+    """The kernel in HIP is among them where a compiler is found that may make it."""
+    return _MADE_BY_TRITON if found_compiler() is None else (*_MADE_BY_TRITON, _MADE_BY_CLANG)
 
 
 def check(case: Case, *, on_card: bool) -> Row:
