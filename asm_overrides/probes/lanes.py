@@ -62,6 +62,37 @@ def transposing_read() -> Probe:
     return build.probe(among(answers), "byte t%8 of lane 2j + t/8")
 
 
+def transposing_read_16() -> Probe:
+    """ds_read_b64_tr_b16 of elements that name where they lie: lane in 6 bits, element in 2."""
+    build = Builder(
+        "lanes/transposing-read-16", "ds_read_b64_tr_b16 transposes 4 elements of 16 lanes", lds=512
+    )
+    lane = np.arange(LANES)[:, None]
+    place = (lane * 4 + np.arange(4)).astype(np.uint16)  # what each lane writes and addresses
+    words = np.ascontiguousarray(place).view(np.uint32)
+    data, address = build.load(words.T), build.load(_LANE * 8)
+    build.line(f"ds_write_b64 {address}, {data}", "s_waitcnt lgkmcnt(0)", "s_barrier")
+    read = build.reserve(2)
+    build.line(f"ds_read_b64_tr_b16 {read}, {address}", "s_waitcnt lgkmcnt(0)")
+    build.store(read)
+    t, j = lane % 16, np.arange(4)
+
+    def lanes_read(
+        source: np.ndarray[tuple[int, ...], np.dtype[np.int64]], element: object
+    ) -> Words:
+        values = ((lane - t + source) * 4 + element).astype(np.uint16)  # type: ignore[operator]
+        packed: Words = np.ascontiguousarray(values).view(np.uint32).T
+        return packed
+
+    answers = {
+        "element t%4 of lane 4j + t/4": lanes_read(4 * j + t // 4, t % 4),
+        "element t%4 of lane j + 4(t/4)": lanes_read(j + 4 * (t // 4), t % 4),
+        "element t/4 of lane j + 4(t%4)": lanes_read(j + 4 * (t % 4), t // 4),
+        "no transposition": words.T,
+    }
+    return build.probe(among(answers), "element t%4 of lane 4j + t/4")
+
+
 def equal_addresses() -> Probe:
     """All lanes store their number at one place."""
     build = Builder(
@@ -81,4 +112,4 @@ def equal_addresses() -> Probe:
     return build.probe(among(answers), "highest lane")
 
 
-PROBES = (permlane_swap, transposing_read, equal_addresses)
+PROBES = (permlane_swap, transposing_read, transposing_read_16, equal_addresses)
