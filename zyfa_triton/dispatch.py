@@ -169,6 +169,60 @@ def run(
     )
 
 
+def run_quantising(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *,
+    softmax_scale: float,
+    causal: bool,
+    per_tensor: bool,
+    subtract_k_mean: bool,
+    p_mode: str,
+    block_scale: bool | str,
+    kernel: str,
+    backend: str,
+) -> tuple[bool, torch.Tensor | None]:
+    """Attention of checked 16-bit tensors in FP8, where a kernel quantises them itself.
+
+    Returns:
+        Whether it did; if not, nothing was done, and the caller quantises and calls `run`. And the
+        mean of K, float32 (batch, nheads_k, headdim), with subtract_k_mean.
+    """
+    kernel = choose_kernel(kernel)
+    if choose_backend(backend, q.device) != "device" or out.numel() == 0 or k.shape[1] == 0:
+        return False, None
+    module = available_backend("device")
+    scaled = choose_block_scale(
+        block_scale, dtype=FP8, p_mode=p_mode, backend="device", device=q.device
+    )
+    problem = Problem.of(
+        q,
+        k,
+        v,
+        causal=causal,
+        p_mode=p_mode,
+        block_scale=scaled,
+        out_dtype=out.dtype,
+        return_lse=lse is not None,
+        dtype=FP8,
+    )
+    return module.run_quantising(  # type: ignore[no-any-return]
+        problem,
+        kernel,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        softmax_scale=softmax_scale,
+        per_tensor=per_tensor,
+        subtract_k_mean=subtract_k_mean,
+    )
+
+
 def _capability(name: str) -> Capability:
     module = load_backend(name)
     why: Unavailable | None = module.unavailable()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 
@@ -122,7 +123,13 @@ def cache_dir() -> Path:
 
 def tuning_file() -> Path:
     """The user's file of tuned configurations, which may not exist yet."""
-    chosen = read("ZYFA_TUNING_FILE")
+    names = ("ZYFA_TUNING_FILE", "ZYFA_CACHE_DIR", "XDG_CACHE_HOME", "HOME")
+    return _tuning_file(*map(os.environ.get, names))
+
+
+@cache
+def _tuning_file(chosen: str | None, *others: str | None) -> Path:
+    """Kept by what decides it: every call asks, and making paths takes tens of microseconds."""
     return Path(chosen).expanduser() if chosen else cache_dir() / "tuning.json"
 
 

@@ -145,33 +145,21 @@ def flash_attn_fp8_func(
     _check_quantisation(granularity, subtract_k_mean)
     if out is not None:
         checks.check_out(out, q, v, (q.dtype,), {"q": q, "k": k, "v": v})
-    nheads_k = k.shape[2]
-    per_tensor = granularity == "tensor"
-    q_codes, q_descale, _ = ops.quantize(q, nheads_k, per_tensor, False)
-    k_codes, k_descale, k_mean = ops.quantize(k, nheads_k, per_tensor, subtract_k_mean)
-    v_codes, v_descale, _ = ops.quantize(v, nheads_k, per_tensor, False)
-    # NaN where q or k had none but NaN scales, and unchanged otherwise
-    v_descale = v_descale + 0.0 * (q_descale * k_descale)
-    result = ops.attention(
-        q_codes,
-        k_codes,
-        v_codes,
-        q_descale,
-        k_descale,
-        v_descale,
+    return ops.attention_fp8(
+        q,
+        k,
+        v,
         softmax_scale=scale,
         causal=causal,
+        per_tensor=granularity == "tensor",
+        subtract_k_mean=subtract_k_mean,
         p_mode=p_mode,
         block_scale=block_scale,
         kernel=kernel,
         backend=backend,
-        out_dtype=q.dtype,
         return_lse=return_lse,
         out=out,
     )
-    if subtract_k_mean and isinstance(result, tuple):
-        ops.add_mean_to_lse(result[1], q, k_mean, scale)
-    return result
 
 
 def quantize_fp8(

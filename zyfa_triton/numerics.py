@@ -19,13 +19,24 @@ Per query, with M the running maximum of the raw scores S, per block of `tile_n`
     unscaled: P = e4m3(exp2(fma(S, c, fma(-c, M', 0)))), and L sums P before it is rounded
     O = O alpha + 2^E (P V);  L = L alpha + 2^E (P 1)         exact sums, then one rounding
 
-where down(x) = fma(|x|, -2^-22, x) keeps later roundings from lifting a code above 126. At the end
+The Hopper kernel (`HOPPER`) visits blocks of 128 keys from the last one to the first, so that a row
+whose largest score is an early key, as an attention sink is, has small codes only after that key
+has been seen; its Lean line is the first one alone, rounded by a conversion to float16, whose
+subnormals are the codes times 2^-24:
+
+    Lean:     f = down(fma(-a, M', 126));  code = max(0, round to even(fma(S, a, f)))
+    exact:    as above, with E = 0
+
+A row whose largest score by far lies in the block visited first loses what is 15 octaves below it.
+
+Above, down(x) = fma(|x|, -2^-22, x) keeps later roundings from lifting a code above 126. At the end
 out = O v_descale / L and lse = ln(2) M c + ln(L / 448) (Lean), ln(L / 256) (exact), ln(L)
 (unscaled). A row that sees no key gives 0 and -inf.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 from dataclasses import dataclass
 
@@ -69,7 +80,8 @@ class ContractOptions:
     rescale_threshold: octaves by which a block may exceed the reference before the reference moves
     (0: always).
     reverse: visit key blocks from last to first. row_sum: "rounded" sums P's codes, "unrounded" P
-    before rounding.
+    before rounding. code_map: how Lean codes are rounded: "floor", with a second line for small
+    codes where there is no block scale, or "float16", see the module.
     """
 
     p_mode: str = "lean"
@@ -78,6 +90,7 @@ class ContractOptions:
     rescale_threshold: float = 0.0
     reverse: bool = False
     row_sum: str = "rounded"
+    code_map: str = "floor"
 
     def __post_init__(self) -> None:
         if self.p_mode not in P_MODES:
@@ -88,12 +101,23 @@ class ContractOptions:
             raise ValueError(
                 "block_scale: got True with p_mode='unscaled', which has none; accepted is False"
             )
+        if self.code_map not in ("floor", "float16"):
+            raise ValueError(f"code_map: got {self.code_map!r}, accepted are 'floor', 'float16'")
+        if self.code_map == "float16" and self.block_scale:
+            raise ValueError("code_map: got 'float16' with block_scale=True; accepted is 'floor'")
         if self.row_sum not in ("rounded", "unrounded"):
             raise ValueError(f"row_sum: got {self.row_sum!r}, accepted are 'rounded', 'unrounded'")
         if self.p_mode == "lean" and self.row_sum == "unrounded":
             raise ValueError(
                 "row_sum: got 'unrounded' with p_mode='lean', whose P exists only rounded"
             )
+
+
+HOPPER = {
+    p_mode: ContractOptions(p_mode, block_scale=False, tile_n=128, reverse=True, code_map="float16")
+    for p_mode in ("lean", "exact")
+}
+"""The contract of the Hopper kernel, by p_mode."""
 
 
 def fma32(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
@@ -150,6 +174,17 @@ def lean_codes(
         slope = torch.tensor(SMALL_CODE_SLOPE, dtype=torch.float32)
         x = torch.maximum(x, fma32(x, slope, start))
     return (x.clamp(min=CODE_OFFSET).floor() - CODE_OFFSET).to(torch.uint8)
+
+
+def lean_codes_float16(
+    scores: torch.Tensor, scale_log2: torch.Tensor, reference: torch.Tensor
+) -> torch.Tensor:
+    """Lean codes, uint8, as a conversion to float16 rounds them; see the module."""
+    a = 8.0 * scale_log2
+    top = torch.full_like(reference, TOP_CODE)
+    offset = _down(fma32(-a.expand_as(reference), reference, top))
+    u = fma32(scores, a.expand_as(reference), offset)
+    return u.clamp(min=0.0).round().to(torch.uint8)  # torch rounds ties to even
 
 
 def exact_probabilities(
@@ -231,6 +266,8 @@ class _Rows:
         exponent: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         options = self.options
+        if options.p_mode == "lean" and options.code_map == "float16":
+            return lean_codes_float16(scores, scale_log2, reference), None
         if options.p_mode == "lean":
             return lean_codes(scores, scale_log2, reference, exponent, options.block_scale), None
         octaves = EXACT_OCTAVES if options.p_mode == "exact" else 0.0
@@ -262,7 +299,7 @@ def _descale(value: float | torch.Tensor | None, batch: int, nheads_k: int) -> t
 
 def code_scale_log2(softmax_scale: float) -> float:
     """softmax_scale * log2(e) as float32: the scale of a raw score in octaves, before descales."""
-    return torch.tensor(softmax_scale * math.log2(math.e), dtype=torch.float32).item()
+    return ctypes.c_float(softmax_scale * math.log2(math.e)).value
 
 
 def attention(

@@ -7,6 +7,8 @@ formula.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from zyfa_triton import dispatch
@@ -145,16 +147,189 @@ def _(
     )
 
 
-@torch.library.custom_op("zyfa::add_mean_to_lse", mutates_args=("lse",))
-def _add_mean_to_lse(
-    lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
+@torch.library.custom_op("zyfa::attention_fp8", mutates_args=())
+def _attention_fp8(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    softmax_scale: float,
+    causal: bool,
+    per_tensor: bool,
+    subtract_k_mean: bool,
+    p_mode: str,
+    block_scale: str,
+    kernel: str,
+    backend: str,
+    return_lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse = _empty(q, v, q.dtype, return_lse)
+    _run_fp8(
+        q,
+        k,
+        v,
+        out,
+        lse if return_lse else None,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        per_tensor=per_tensor,
+        subtract_k_mean=subtract_k_mean,
+        p_mode=p_mode,
+        block_scale=_BLOCK_SCALES[block_scale],
+        kernel=kernel,
+        backend=backend,
+    )
+    return out, lse
+
+
+@_attention_fp8.register_fake
+def _(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    softmax_scale: float,
+    causal: bool,
+    per_tensor: bool,
+    subtract_k_mean: bool,
+    p_mode: str,
+    block_scale: str,
+    kernel: str,
+    backend: str,
+    return_lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _empty(q, v, q.dtype, return_lse)
+
+
+@torch.library.custom_op("zyfa::attention_fp8_out", mutates_args=("out",))
+def _attention_fp8_out(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    softmax_scale: float,
+    causal: bool,
+    per_tensor: bool,
+    subtract_k_mean: bool,
+    p_mode: str,
+    block_scale: str,
+    kernel: str,
+    backend: str,
+    return_lse: bool,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    lse = _empty_lse(q, return_lse)
+    _run_fp8(
+        q,
+        k,
+        v,
+        out,
+        lse if return_lse else None,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        per_tensor=per_tensor,
+        subtract_k_mean=subtract_k_mean,
+        p_mode=p_mode,
+        block_scale=_BLOCK_SCALES[block_scale],
+        kernel=kernel,
+        backend=backend,
+    )
+    return lse
+
+
+@_attention_fp8_out.register_fake
+def _(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    softmax_scale: float,
+    causal: bool,
+    per_tensor: bool,
+    subtract_k_mean: bool,
+    p_mode: str,
+    block_scale: str,
+    kernel: str,
+    backend: str,
+    return_lse: bool,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    return _empty_lse(q, return_lse)
+
+
+def _run_fp8(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *,
+    per_tensor: bool,
+    subtract_k_mean: bool,
+    softmax_scale: float,
+    **options: Any,
 ) -> None:
-    quantizer.add_mean_to_lse(lse, q, mean, softmax_scale)
+    """Quantises and computes: in the kernel's own way where it has one, else in turn."""
+    done, mean = dispatch.run_quantising(
+        q,
+        k,
+        v,
+        out,
+        lse,
+        per_tensor=per_tensor,
+        subtract_k_mean=subtract_k_mean,
+        softmax_scale=softmax_scale,
+        **options,
+    )
+    if not done:
+        mean = _run_in_turn(
+            q,
+            k,
+            v,
+            out,
+            lse,
+            per_tensor=per_tensor,
+            subtract_k_mean=subtract_k_mean,
+            softmax_scale=softmax_scale,
+            **options,
+        )
+    if mean is not None and lse is not None:
+        quantizer.add_mean_to_lse(lse, q, mean, softmax_scale)
 
 
-@_add_mean_to_lse.register_fake
-def _(lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float) -> None:
-    return None
+def _run_in_turn(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *,
+    per_tensor: bool,
+    subtract_k_mean: bool,
+    **options: Any,
+) -> torch.Tensor | None:
+    """Quantises q, k and v, then computes. Returns the mean of K, with subtract_k_mean."""
+    nheads_k = k.shape[2]
+
+    def quantised(x: torch.Tensor, subtract_mean: bool) -> tuple[torch.Tensor, ...]:
+        codes, descale, mean = quantizer.quantize(
+            x, nheads_k=nheads_k, per_tensor=per_tensor, subtract_mean=subtract_mean
+        )
+        return codes, descale.expand(q.shape[0], nheads_k), mean
+
+    q_codes, q_descale, _ = quantised(q, False)
+    k_codes, k_descale, mean = quantised(k, subtract_k_mean)
+    v_codes, v_descale, _ = quantised(v, False)
+    # NaN where q or k had none but NaN scales, and unchanged otherwise
+    v_descale = v_descale + 0.0 * (q_descale * k_descale)
+    dispatch.run(
+        q_codes,
+        k_codes,
+        v_codes,
+        out,
+        lse,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+        **options,
+    )
+    return mean if subtract_k_mean else None
 
 
 _BLOCK_SCALES: dict[str, bool | str] = {"auto": "auto", "on": True, "off": False}
@@ -179,7 +354,7 @@ def attention(
     out: torch.Tensor | None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Calls the operator that fits: one that returns a new output, or one that fills `out`."""
-    scaling = block_scale if isinstance(block_scale, str) else ("on" if block_scale else "off")
+    scaling = _scaling(block_scale)
     if out is None:
         result, lse = _attention(
             q,
@@ -218,6 +393,49 @@ def attention(
     return (result, lse) if return_lse else result
 
 
+def attention_fp8(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    softmax_scale: float,
+    causal: bool,
+    per_tensor: bool,
+    subtract_k_mean: bool,
+    p_mode: str,
+    block_scale: bool | str,
+    kernel: str,
+    backend: str,
+    return_lse: bool,
+    out: torch.Tensor | None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Calls the operator that fits: one that returns a new output, or one that fills `out`."""
+    arguments = (
+        q,
+        k,
+        v,
+        softmax_scale,
+        causal,
+        per_tensor,
+        subtract_k_mean,
+        p_mode,
+        _scaling(block_scale),
+        kernel,
+        backend,
+        return_lse,
+    )
+    if out is None:
+        result, lse = _attention_fp8(*arguments)
+    else:
+        result, lse = out, _attention_fp8_out(*arguments, out)
+    return (result, lse) if return_lse else result
+
+
+def _scaling(block_scale: bool | str) -> str:
+    """block_scale as an operator takes it: a key of `_BLOCK_SCALES`."""
+    return block_scale if isinstance(block_scale, str) else ("on" if block_scale else "off")
+
+
 def quantize(
     x: torch.Tensor, nheads_k: int, per_tensor: bool, subtract_mean: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -226,13 +444,6 @@ def quantize(
     if per_tensor:
         descale = descale.expand(x.shape[0], nheads_k)
     return codes, descale, mean
-
-
-def add_mean_to_lse(
-    lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
-) -> None:
-    """Adds softmax_scale * q . mean to lse, in place: undoes the removal of K's mean."""
-    _add_mean_to_lse(lse, q, mean, softmax_scale)
 
 
 def _empty(

@@ -61,11 +61,16 @@ class Problem:
         block_scale: bool,
         out_dtype: torch.dtype,
         return_lse: bool,
+        dtype: torch.dtype | None = None,
     ) -> Problem:
-        """The problem that checked tensors (batch, seqlen, nheads, headdim) pose."""
-        is_fp8 = q.dtype == FP8
+        """The problem that checked tensors (batch, seqlen, nheads, headdim) pose.
+
+        dtype: what they will be converted to first, if that is not theirs.
+        """
+        dtype = dtype or q.dtype
+        is_fp8 = dtype == FP8
         return cls(
-            dtype=q.dtype,
+            dtype=dtype,
             headdim=q.shape[3],
             headdim_v=v.shape[3],
             nheads=q.shape[2],

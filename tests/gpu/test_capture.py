@@ -13,6 +13,8 @@ from zyfa_triton import flash_attn_fp8_func, flash_attn_func, quantize_fp8, warm
 from zyfa_triton.backends.device import NotWarmedUpError
 from zyfa_triton.kernels import quantize as quantize_kernels
 from zyfa_triton.kernels.attention import attention_forward
+from zyfa_triton.kernels.hopper import prepare
+from zyfa_triton.kernels.hopper.forward import hopper_attention_forward
 from zyfa_triton.problem import FP8
 from zyfa_triton.testing import Inputs, make_inputs
 from zyfa_triton.tuning import autotune
@@ -34,6 +36,10 @@ def nothing_is_loaded() -> None:
         quantize_kernels.partial_amax,
         quantize_kernels.to_e4m3,
         quantize_kernels.lse_shift,
+        hopper_attention_forward,
+        prepare.transpose_values,
+        prepare.largest_magnitudes,
+        prepare.quantise_inputs,
     ):
         kernel.device_caches.clear()
 
@@ -90,7 +96,9 @@ def test_a_kernel_that_is_not_loaded_is_an_error_that_names_warmup(
     e4m3_device: torch.device, nothing_is_loaded: None
 ) -> None:
     x = make_inputs(200, 300, dtype=FP8, device=e4m3_device)
-    with pytest.raises(NotWarmedUpError, match=r"attention_forward .*Call zyfa_triton\.warmup"):
+    with pytest.raises(
+        NotWarmedUpError, match=r"(attention_forward|transpose_values) .*Call zyfa_triton\.warmup"
+    ):
         captured(lambda: flash_attn_func(x.q, x.k, x.v))
     half = make_inputs(200, 300, device=e4m3_device)
     with pytest.raises(NotWarmedUpError, match=r"partial_amax .*Call zyfa_triton\.warmup"):

@@ -48,8 +48,10 @@ def test_quantising_operators_keep_torchs_rules() -> None:
     x = make_inputs(5, 7)
     torch.library.opcheck(ops._quantize, (x.q, 2, False, True))
     torch.library.opcheck(ops._quantize, (x.q, 2, True, False))
-    lse, mean = torch.zeros(1, 4, 5), torch.ones(1, 2, 128)
-    torch.library.opcheck(ops._add_mean_to_lse, (lse, x.q, mean, 0.1))
+    arguments = (x.q, x.k, x.v, 0.1, True, False, True, "lean", "auto", "auto", "auto", True)
+    torch.library.opcheck(ops._attention_fp8, arguments)
+    out = torch.empty(1, 5, 4, 128, dtype=torch.bfloat16)
+    torch.library.opcheck(ops._attention_fp8_out, (*arguments, out))
 
 
 @pytest.mark.parametrize("return_lse", [True, False])

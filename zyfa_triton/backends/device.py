@@ -22,7 +22,7 @@ from zyfa_triton.backends import BackendUnavailableError, Unavailable
 from zyfa_triton.kernels import launch as attention_launch
 from zyfa_triton.kernels import quantize_launch
 from zyfa_triton.kernels.hip import Launchable as HipLaunchable
-from zyfa_triton.kernels.registry import FAMILIES
+from zyfa_triton.kernels.registry import FAMILIES, QUANTISING
 from zyfa_triton.problem import Problem
 from zyfa_triton.splice import fallback_reason
 
@@ -127,6 +127,55 @@ def run(
             config = tuning.select(kernel, problem, key, arguments, tuned)
             tuning.note(config)
         launch(config)
+
+
+def run_quantising(
+    problem: Problem,
+    kernel: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *,
+    softmax_scale: float,
+    per_tensor: bool,
+    subtract_k_mean: bool,
+) -> tuple[bool, torch.Tensor | None]:
+    """Launches attention of 16-bit inputs in FP8, if its kernel quantises them itself.
+
+    Args:
+        problem: the e4m3 one. per_tensor, subtract_k_mean: as in `zyfa_triton.quantize`.
+    Returns:
+        Whether it was launched; if not, the caller quantises, which is so where the call is to be
+        measured too. And the mean of K, with subtract_k_mean.
+    """
+    arch = arch_of(q.device.index)
+    key = tuning.key_of(problem, arch.name)
+    serving = [each for each in QUANTISING.values() if each.target == arch.name]
+    if not serving or tuning.is_wanted(key):
+        return False, None
+    codes = {"q_ptr": q.new_empty(0), "k_ptr": q.new_empty(0)}  # its own, and so well placed
+    config = tuning.select(kernel, problem, key, codes, lambda: tuning.resolve(key))
+    family = QUANTISING.get(tuning.kernel_of(config))
+    if family is None:
+        return False, None
+    tuning.note(config)
+    with torch.cuda.device(q.device):
+        mean = family.launch_quantising(
+            _launch,
+            problem,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            softmax_scale=softmax_scale,
+            per_tensor=per_tensor,
+            subtract_k_mean=subtract_k_mean,
+            config=tuning.launchable(config, key),
+        )
+    return True, mean
 
 
 def quantize(

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import torch
+
 from zyfa_triton.problem import Problem
 
 Config = dict[str, Any]
@@ -56,3 +58,31 @@ class Family(Protocol):
         config: Mapping[str, Any],
     ) -> None:
         """Enqueues the call. config: a configuration and `constants`, without "kernel"."""
+
+
+class QuantisingFamily(Family, Protocol):
+    """A kernel that takes 16-bit inputs for a call in FP8 and quantises them on its own."""
+
+    def launch_quantising(
+        self,
+        launch: Launch,
+        problem: Problem,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor | None,
+        *,
+        softmax_scale: float,
+        per_tensor: bool,
+        subtract_k_mean: bool,
+        config: Mapping[str, Any],
+    ) -> torch.Tensor | None:
+        """Enqueues the call: codes and descales are bit for bit those of `zyfa_triton.quantize`.
+
+        Args:
+            problem: of the e4m3 call. q, k, v: of 16 bits, any strides. Others: as in
+                `zyfa_triton.quantize` and `kernels.launch.launch_arguments`.
+        Returns:
+            The mean of K, float32 (batch, nheads_k, headdim), with subtract_k_mean.
+        """

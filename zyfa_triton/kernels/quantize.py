@@ -12,7 +12,7 @@ AMAX_FLOOR: tl.constexpr = tl.constexpr(2.0**-100)
 
 
 @triton.jit
-def _load_rows(ptr, first, stride, seqlen, headdim, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def load_rows(ptr, first, stride, seqlen, headdim, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Rows first.. of one head as float32 (ROWS, WIDTH), zero outside, and where they are
     inside."""
     offs_s = first + tl.arange(0, ROWS)
@@ -45,7 +45,7 @@ def partial_sums(
     tile = tl.zeros([ROWS, WIDTH], tl.float32)
     last = tl.minimum(chunk * CHUNK + CHUNK, seqlen)
     for first in range(chunk * CHUNK, last, ROWS):
-        rows, _ = _load_rows(x_ptr, first, stride_s, seqlen, headdim, ROWS, WIDTH)
+        rows, _ = load_rows(x_ptr, first, stride_s, seqlen, headdim, ROWS, WIDTH)
         tile += rows
     tl.static_assert(ROWS == 64, "the halvings below are written out for 64 rows")
     tile = _halve(tile, 64, WIDTH)
@@ -60,7 +60,7 @@ def partial_sums(
 
 
 @triton.jit
-def _mean_of(sums_ptr, row, chunks, seqlen, headdim, WIDTH: tl.constexpr):
+def mean_of(sums_ptr, row, chunks, seqlen, headdim, WIDTH: tl.constexpr):
     """(WIDTH,): the chunks' sums added in order, over seqlen."""
     offs_d = tl.arange(0, WIDTH)
     total = tl.zeros([WIDTH], tl.float32)
@@ -88,13 +88,13 @@ def partial_amax(
     mean = tl.zeros([WIDTH], tl.float32)
     if HAS_MEAN:
         offs_d = tl.arange(0, WIDTH)
-        mean = _mean_of(sums_ptr, row, chunks, seqlen, headdim, WIDTH)
+        mean = mean_of(sums_ptr, row, chunks, seqlen, headdim, WIDTH)
         if chunk == 0:
             tl.store(mean_ptr + row * headdim + offs_d, mean, mask=offs_d < headdim)
     largest = tl.zeros([ROWS, WIDTH], tl.float32)
     last = tl.minimum(chunk * CHUNK + CHUNK, seqlen)
     for first in range(chunk * CHUNK, last, ROWS):
-        rows, inside = _load_rows(x_ptr, first, stride_s, seqlen, headdim, ROWS, WIDTH)
+        rows, inside = load_rows(x_ptr, first, stride_s, seqlen, headdim, ROWS, WIDTH)
         magnitude = tl.abs(rows - mean[None, :])
         magnitude = tl.where(magnitude < float("inf"), magnitude, float("inf"))
         largest = tl.maximum(largest, tl.where(inside, magnitude, 0.0))
@@ -110,6 +110,26 @@ def _amax_of(amax_ptr, first, count, BLOCK: tl.constexpr):
         inside = start + offs < count
         largest = tl.maximum(largest, tl.load(amax_ptr + first + start + offs, inside, other=0.0))
     return tl.max(largest, 0)
+
+
+@triton.jit
+def scale_of_amax(amax):
+    """descale, its inverse and whether amax is finite; decides about 0, tiny and infinite ones."""
+    floored = tl.maximum(amax, AMAX_FLOOR)
+    top = tl.full([], E4M3_MAX, tl.float32)
+    is_finite = amax < float("inf")
+    descale = tl.where(amax == 0.0, 1.0, tl.div_rn(floored, top))
+    inverse = tl.where(amax == 0.0, 1.0, tl.div_rn(top, floored))
+    return tl.where(is_finite, descale, float("nan")), inverse, is_finite
+
+
+@triton.jit
+def codes_of(rows, mean, inverse, is_finite):
+    """Codes (uint8) of float32 rows (ROWS, WIDTH) less their mean (WIDTH,)."""
+    scaled = (rows - mean[None, :]) * inverse
+    scaled = tl.minimum(tl.maximum(scaled, -E4M3_MAX), E4M3_MAX)
+    code = scaled.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    return tl.where(is_finite, code, 0x7F).to(tl.uint8)
 
 
 @triton.jit(do_not_specialize=["seqlen", "chunks", "heads_a_scale"])
@@ -131,12 +151,7 @@ def to_e4m3(
     scale_index = row // heads_a_scale
     count = heads_a_scale.to(tl.int64) * chunks
     amax = _amax_of(amax_ptr, scale_index * count, count, 128)
-    floored = tl.maximum(amax, AMAX_FLOOR)
-    top = tl.full([], E4M3_MAX, tl.float32)
-    is_finite = amax < float("inf")
-    descale = tl.where(amax == 0.0, 1.0, tl.div_rn(floored, top))
-    inverse = tl.where(amax == 0.0, 1.0, tl.div_rn(top, floored))
-    descale = tl.where(is_finite, descale, float("nan"))
+    descale, inverse, is_finite = scale_of_amax(amax)
     if (chunk == 0) & (row == scale_index * heads_a_scale):
         tl.store(descale_ptr + scale_index, descale)
 
@@ -148,11 +163,8 @@ def to_e4m3(
     codes_ptr += (batch * seqlen * nheads + head) * headdim
     last = tl.minimum(chunk * CHUNK + CHUNK, seqlen)
     for first in range(chunk * CHUNK, last, ROWS):
-        rows, inside = _load_rows(x_ptr, first, stride_s, seqlen, headdim, ROWS, WIDTH)
-        scaled = (rows - mean[None, :]) * inverse
-        scaled = tl.minimum(tl.maximum(scaled, -E4M3_MAX), E4M3_MAX)
-        code = scaled.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-        code = tl.where(is_finite, code, 0x7F).to(tl.uint8)
+        rows, inside = load_rows(x_ptr, first, stride_s, seqlen, headdim, ROWS, WIDTH)
+        code = codes_of(rows, mean, inverse, is_finite)
         offs_s = (first + tl.arange(0, ROWS)).to(tl.int64)
         ptrs = codes_ptr + offs_s[:, None] * nheads * headdim + offs_d[None, :]
         tl.store(ptrs, code.to(tl.float8e4nv, bitcast=True), mask=inside)
@@ -173,7 +185,7 @@ def lse_shift(
     head = (pid // blocks % nheads).to(tl.int64)
     batch = (pid // blocks // nheads).to(tl.int64)
     q_ptr += batch * stride_b + head * stride_h
-    rows, _ = _load_rows(q_ptr, first, stride_s, seqlen, headdim, ROWS, WIDTH)
+    rows, _ = load_rows(q_ptr, first, stride_s, seqlen, headdim, ROWS, WIDTH)
     offs_d = tl.arange(0, WIDTH)
     row_k = batch * (nheads // group_size) + head // group_size
     mean = tl.load(mean_ptr + row_k * headdim + offs_d, mask=offs_d < headdim, other=0.0)

@@ -5,6 +5,8 @@ It does not launch: `launch` is a function (kernel, grid, arguments) of the devi
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from zyfa_triton.kernels.family import Launch
@@ -29,27 +31,12 @@ def quantize(
     """
     from zyfa_triton.kernels import quantize as kernels
 
-    batch, seqlen, nheads, headdim = x.shape
+    batch, seqlen, nheads, _ = x.shape
     chunks = -(-seqlen // CHUNK)
     grid = (chunks * nheads * batch,)
-    shape = {
-        "stride_b": x.stride(0),
-        "stride_s": x.stride(1),
-        "stride_h": x.stride(2),
-        "nheads": nheads,
-        "seqlen": seqlen,
-        "headdim": headdim,
-        "chunks": chunks,
-        "CHUNK": CHUNK,
-        "ROWS": ROWS,
-        "WIDTH": _width(headdim),
-        **_OPTIONS,
-    }
+    shape = _shape(x)
     has_mean = mean is not None
-    sums = None
-    if has_mean:
-        sums = x.new_empty((batch, nheads, chunks, headdim), dtype=torch.float32)
-        launch(kernels.partial_sums, grid, {"x_ptr": x, "sums_ptr": sums, **shape})
+    sums = partial_sums(launch, x) if has_mean else None
     amax = x.new_empty((batch, nheads, chunks), dtype=torch.float32)
     shape["HAS_MEAN"] = has_mean
     launch(
@@ -71,6 +58,36 @@ def quantize(
             **shape,
         },
     )
+
+
+def partial_sums(launch: Launch, x: torch.Tensor) -> torch.Tensor:
+    """Sums of each chunk of rows, float32 (batch, nheads, chunks, headdim)."""
+    from zyfa_triton.kernels import quantize as kernels
+
+    batch, seqlen, nheads, headdim = x.shape
+    chunks = -(-seqlen // CHUNK)
+    sums = x.new_empty((batch, nheads, chunks, headdim), dtype=torch.float32)
+    grid = (chunks * nheads * batch,)
+    launch(kernels.partial_sums, grid, {"x_ptr": x, "sums_ptr": sums, **_shape(x)})
+    return sums
+
+
+def _shape(x: torch.Tensor) -> dict[str, Any]:
+    """What all quantising kernels take of x (batch, seqlen, nheads, headdim)."""
+    _, seqlen, nheads, headdim = x.shape
+    return {
+        "stride_b": x.stride(0),
+        "stride_s": x.stride(1),
+        "stride_h": x.stride(2),
+        "nheads": nheads,
+        "seqlen": seqlen,
+        "headdim": headdim,
+        "chunks": -(-seqlen // CHUNK),
+        "CHUNK": CHUNK,
+        "ROWS": ROWS,
+        "WIDTH": _width(headdim),
+        **_OPTIONS,
+    }
 
 
 def add_mean_to_lse(

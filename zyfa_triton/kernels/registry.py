@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zyfa_triton.kernels.family import Family
+from zyfa_triton.kernels.family import Family, QuantisingFamily
 from zyfa_triton.kernels.hip import HipFamily
+from zyfa_triton.kernels.hopper.launch import GluonFamily
 from zyfa_triton.kernels.launch import TRITON, TritonFamily
 from zyfa_triton.kernels.pingpong import PingPongFamily
 from zyfa_triton.problem import Problem
 
-_ALL: tuple[Family, ...] = (TritonFamily(), PingPongFamily(), HipFamily())
+_GLUON = GluonFamily()
+_ALL: tuple[Family, ...] = (TritonFamily(), PingPongFamily(), HipFamily(), _GLUON)
 FAMILIES: dict[str, Family] = {each.name: each for each in _ALL}
+QUANTISING: dict[str, QuantisingFamily] = {_GLUON.name: _GLUON}
 KERNELS = tuple(FAMILIES)
 
 

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from zyfa_triton.kernels.launch import TRITON
 from zyfa_triton.kernels.registry import KERNELS, kernel_of
-from zyfa_triton.tuning.choice import Seen, allow, chosen, note, observed, requested, resolve
+from zyfa_triton.tuning.choice import (
+    Seen,
+    allow,
+    chosen,
+    is_wanted,
+    note,
+    observed,
+    requested,
+    resolve,
+)
 from zyfa_triton.tuning.configurations import candidates, default
 from zyfa_triton.tuning.key import TuningKey, key_of
 from zyfa_triton.tuning.selection import launchable, select, tunable
@@ -23,6 +32,7 @@ __all__ = [
     "candidates",
     "chosen",
     "default",
+    "is_wanted",
     "kernel_of",
     "key_of",
     "launchable",

@@ -105,14 +105,19 @@ def requested(
     Measures, and stores what was found in the user's file, if `warmup(tune=True)` asks for it, or
     ZYFA_TUNE=on does and this key has no stored configuration; never unless `may_measure`.
     """
-    watcher = _watchers.get()
-    forced = watcher is not None and watcher[1]
-    if may_measure and (forced or (env.tune() and chosen(key) is None)):
+    if may_measure and is_wanted(key):
         config, origin = measure()
         store.save(user_file(), key, config, origin)
         _files.user_path = None  # read it again
         return config
     return resolve(key)
+
+
+def is_wanted(key: TuningKey) -> bool:
+    """Whether the next call with this key is to be measured."""
+    watcher = _watchers.get()
+    forced = watcher is not None and watcher[1]
+    return forced or (env.tune() and chosen(key) is None)
 
 
 def note(config: Config) -> None:

@@ -1,0 +1,186 @@
+"""The Hopper kernel's machine code, compiled for sm_90a without a card: instructions and spills."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+BINARIES = "backends/nvidia/bin"
+
+
+class Variant(NamedTuple):
+    """Constants of a compilation."""
+
+    is_fp8: bool = True
+    p_mode: str = "lean"
+    headdim: int = 128
+    causal: bool = True
+    pack: int = 1
+    block_n: int = 128
+    stages: int = 5
+    out: str = "bf16"
+
+    def __str__(self) -> str:
+        kind = f"e4m3-{self.p_mode}" if self.is_fp8 else "bf16"
+        return f"{kind}-{self.headdim}-n{self.block_n}-{'causal' if self.causal else 'full'}"
+
+
+VARIANTS = [
+    Variant(),
+    Variant(causal=False, pack=8, out="fp32"),
+    Variant(p_mode="exact"),
+    Variant(headdim=192, stages=4),
+    Variant(is_fp8=False, p_mode="exact", stages=2),
+    Variant(is_fp8=False, p_mode="exact", headdim=192, stages=2),
+    Variant(is_fp8=False, p_mode="exact", block_n=64, stages=5, causal=False),
+]
+
+
+def compiled(it: Variant) -> Any:
+    """The kernel as Triton compiles it for packed tensors."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.compiler import compile as triton_compile
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    from zyfa_triton.kernels.hopper.forward import hopper_attention_forward as kernel
+    from zyfa_triton.kernels.hopper.launch import _REGISTERS, _layout
+
+    item, type_name = (1, "fp8e4nv") if it.is_fp8 else (2, "bf16")
+
+    def descriptor(*block: int) -> str:
+        return f"tensordesc<{type_name}{list(block)},{_layout(item, block[-1], len(block))!r}>"
+
+    rest = it.headdim - 128
+    q_rows, n = 64 // it.pack, it.block_n
+    types: dict[str, str] = {
+        "q_first": descriptor(1, it.pack, q_rows, 128),
+        "k_first": descriptor(1, 1, it.block_n, 128),
+        "v": descriptor(*((1, 1, 1, 128, n) if it.is_fp8 else (1, 1, n, 128))),
+        "o_ptr": f"*{it.out}",
+        "lse_ptr": "*fp32",
+        "counter_ptr": "*i32",
+        "softmax_scale_log2": "fp32",
+    }
+    constants: dict[str, Any] = {
+        "IS_FP8": it.is_fp8, "P_MODE": it.p_mode, "IS_CAUSAL": it.causal, "PACK": it.pack,
+        "HEAD_DIM": it.headdim, "HEAD_DIM_V": 128, "BLOCK_N": it.block_n, "STAGES": it.stages,
+        **_REGISTERS,
+    }  # fmt: skip
+    if rest:
+        types |= {"q_rest": descriptor(1, it.pack, q_rows, rest)}
+        types |= {"k_rest": descriptor(1, 1, it.block_n, rest)}
+    else:
+        constants |= {"q_rest": None, "k_rest": None}
+    descales = {f"{name}_descale_ptr" for name in "qkv"}
+    if it.is_fp8:
+        types |= dict.fromkeys(descales, "*fp32")
+    else:
+        constants |= dict.fromkeys(descales, None)
+    names = kernel.arg_names
+    signature = {
+        name: types.get(name, "constexpr" if name in constants else "i32") for name in names
+    }
+    aligned = [n for n in names if signature[n].startswith("*") or n.startswith("stride_o")]
+    source = GluonASTSource(
+        kernel,
+        signature,
+        {(names.index(name),): value for name, value in constants.items()},
+        {(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
+    )
+    options = {"num_warps": 4, "enable_fp_fusion": False}
+    return triton_compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def assembled(ptx: str, folder: Path) -> tuple[str, Path]:
+    """ptxas's report, with warnings, and the machine code; by the first one that knows the PTX."""
+    import triton
+
+    source, target = folder / "kernel.ptx", folder / "kernel.cubin"
+    source.write_text(ptx)
+    reports = []
+    for ptxas in sorted((Path(triton.__file__).parent / BINARIES).glob("ptxas*")):
+        done = subprocess.run(
+            [ptxas, "-v", "-arch=sm_90a", source, "-o", target],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode == 0:
+            return done.stdout + done.stderr, target
+        reports.append(done.stderr[-300:])
+    raise AssertionError(f"no ptxas takes this PTX: {reports}")
+
+
+def instructions(cubin: Path) -> list[tuple[int, str]]:
+    import triton
+
+    tool = Path(triton.__file__).parent / BINARIES / "cuobjdump"
+    text = subprocess.run([tool, "-sass", cubin], capture_output=True, text=True, check=True).stdout
+    lines = re.findall(r"^\s+/\*([0-9a-f]{4,5})\*/\s+(.*?);", text, re.MULTILINE)
+    return [(int(address, 16), instruction) for address, instruction in lines]
+
+
+def loops(code: list[tuple[int, str]]) -> list[list[str]]:
+    """Bodies of innermost loops that hold matrix instructions."""
+    spans = []
+    for address, instruction in code:
+        jump = re.search(r"\bBRA\S*\s.*?0x([0-9a-f]+)", instruction)
+        if jump and int(jump.group(1), 16) < address:
+            spans.append((int(jump.group(1), 16), address))
+    bodies = []
+    for first, last in spans:
+        inner = [s for s in spans if s != (first, last) and first <= s[0] and s[1] <= last]
+        body = [it for address, it in code if first <= address <= last]
+        if not inner and any("GMMA" in it for it in body):
+            bodies.append(body)
+    return bodies
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_matrix_instructions_without_serialisation_or_spills(
+    variant: Variant, tmp_path: Path
+) -> None:
+    kernel = compiled(variant)
+    report, cubin = assembled(kernel.asm["ptx"], tmp_path)
+    # C7510 to C7512: wgmma serialised; C7508: setmaxnreg ignored
+    assert "warning" not in report.lower(), report
+    spilled = [int(n) for n in re.findall(r"(\d+) bytes spill", report)]
+    assert max(spilled) <= 96, report  # some words a tile, outside the loops: see below
+    code = instructions(cubin)
+    opcode = "QGMMA" if variant.is_fp8 else "HGMMA"
+    bodies = loops(code)
+    assert len(bodies) == 4, len(bodies)  # two warpgroups, blocks with and without a mask
+    for body in bodies:
+        assert any(opcode in instruction for instruction in body)
+        assert not any(re.search(r"\b(LDL|STL|HMMA)\b", instruction) for instruction in body)
+    assert kernel.metadata.shared <= 227 * 1024
+
+
+def test_a_lean_block_takes_few_instructions(tmp_path: Path) -> None:
+    """What board power pays for: a block of 64 rows and 128 keys, exponentials none."""
+    _, cubin = assembled(compiled(Variant()).asm["ptx"], tmp_path)
+    body = min(loops(instructions(cubin)), key=len)
+    assert len(body) <= 375  # of which 64 multiplications are skipped where no maximum grew
+    assert sum("MUFU.EX2" in instruction for instruction in body) == 2  # a row's factor each
+    assert sum(instruction.startswith("F2FP") for instruction in body) == 32
+
+
+def test_tile_order_covers_each_tile_once_and_the_longest_first() -> None:
+    from zyfa_triton.kernels.hopper.schedule import heads_at_once, tile_of
+
+    # the device function on numbers: gl.minimum alone is Gluon's
+    function = tile_of.fn
+    function.__globals__["gl"] = type("gl", (), {"minimum": staticmethod(min)})
+    try:
+        for m_blocks, heads, workgroups in ((1, 1, 1), (8, 5, 132), (7, 40, 20), (128, 16, 132)):
+            together = heads_at_once(m_blocks, heads, workgroups)
+            tiles = [function(i, m_blocks, heads, together) for i in range(m_blocks * heads)]
+            assert sorted(tiles) == [(m, h) for m in range(m_blocks) for h in range(heads)]
+            group = [m for m, h in tiles if h < together]
+            assert group == sorted(group, reverse=True)
+    finally:
+        import triton.experimental.gluon.language as gl
+
+        function.__globals__["gl"] = gl

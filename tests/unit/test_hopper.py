@@ -1,0 +1,189 @@
+"""The Hopper kernel's decisions without a device: what it serves, its PTX's numbers, contract."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from zyfa_triton import flash_attn_func, numerics, tuning
+from zyfa_triton.kernels.hopper import launch, ptx
+from zyfa_triton.kernels.launch import launch_arguments
+from zyfa_triton.kernels.registry import FAMILIES, misfit
+from zyfa_triton.problem import FP8, Problem
+from zyfa_triton.reference import attention_ref
+from zyfa_triton.testing import check_output, make_inputs
+from zyfa_triton.tuning import configurations
+
+GLUON = FAMILIES["gluon"]
+
+
+def problem_and_arguments(
+    *, layout: str = "contiguous", p_mode: str = "lean", block_scale: bool = False, **shape: Any
+) -> tuple[Problem, dict[str, Any]]:
+    x = make_inputs(64, 64, layout=layout, **shape)
+    out = torch.empty(*x.q.shape[:3], 128, dtype=torch.bfloat16)
+    problem = Problem.of(
+        x.q, x.k, x.v, causal=True, p_mode=p_mode, block_scale=block_scale,
+        out_dtype=torch.bfloat16, return_lse=False,
+    )  # fmt: skip
+    arguments = launch_arguments(problem, x.q, x.k, x.v, out, None, softmax_scale=0.1, **x.descales)
+    return problem, arguments
+
+
+@pytest.mark.parametrize("dtype", [FP8, torch.bfloat16], ids=["e4m3", "bf16"])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "packed", "expanded", "offset"])
+@pytest.mark.parametrize("headdim", [128, 192])
+def test_it_serves_every_layout_of_aligned_rows(
+    dtype: torch.dtype, layout: str, headdim: int
+) -> None:
+    problem, arguments = problem_and_arguments(dtype=dtype, layout=layout, headdim=headdim)
+    assert misfit("gluon", "sm90", problem, arguments) == ""
+    assert misfit("gluon", "sm89", problem, arguments) == "it is sm90 Gluon code"
+
+
+def test_what_it_does_not_serve_is_said() -> None:
+    for options, reason in (
+        ({"dtype": torch.float16}, "it takes e4m3 and bfloat16 inputs, not torch.float16"),
+        ({"dtype": FP8, "p_mode": "unscaled"}, "it has no p_mode 'unscaled'"),
+        ({"dtype": FP8, "block_scale": True}, "it has no block_scale"),
+    ):
+        assert misfit("gluon", "sm90", *problem_and_arguments(**options)) == reason
+    problem, arguments = problem_and_arguments(dtype=FP8)
+    odd = torch.empty(64 * 2 * 136 + 16, dtype=torch.uint8).view(FP8)
+    for name, tensor in (
+        ("k", odd[8 : 8 + 64 * 2 * 136].view(1, 64, 2, 136)[..., :128]),
+        ("q", odd[: 64 * 2 * 136].view(1, 64, 2, 136)[..., :128]),
+    ):
+        found = misfit("gluon", "sm90", problem, {**arguments, f"{name}_ptr": tensor})
+        assert found == f"{name}'s rows do not all start at multiples of 16 bytes"
+    # v is transposed by a pass of its own, which takes any rows
+    assert misfit("gluon", "sm90", problem, {**arguments, "v_ptr": odd}) == ""
+    strides = (0, 2**40, 128, 1)
+    wide = torch.empty_strided((1, 64, 2, 128), strides, dtype=FP8, device="meta")
+    found = misfit("gluon", "sm90", problem, {**arguments, "k_ptr": wide})
+    assert found == f"k has a stride of {2**40} bytes or more"
+
+
+def test_a_request_by_name_is_kept_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, arguments = problem_and_arguments(dtype=FP8)
+    key = tuning.key_of(problem, "sm90")
+    monkeypatch.setattr(tuning.choice, "resolve", tuning.default)
+    for name in ("gluon", "auto", "triton"):
+        config = tuning.select(name, problem, key, arguments, lambda: tuning.default(key))
+        assert tuning.kernel_of(config) == ("gluon" if name == "gluon" else "triton")
+    stored = {"kernel": "gluon", "BLOCK_N": 128, "num_stages": 4}
+    monkeypatch.setattr(tuning.choice, "resolve", lambda key: stored)
+    for name in ("gluon", "auto"):
+        assert tuning.select(name, problem, key, arguments, lambda: stored) == stored
+    assert tuning.launchable(stored, key) == {"BLOCK_N": 128, "num_stages": 4}
+    half = torch.zeros(1, 8, 2, 128, dtype=torch.float16)
+    arguments["k_ptr"] = half
+    scaled, it = problem_and_arguments(dtype=FP8, block_scale=True)
+    with pytest.raises(
+        ValueError, match=r'got "gluon"; it has no block_scale\. Accepted here: "au'
+    ):
+        tuning.select("gluon", scaled, key, it, lambda: stored)
+    assert tuning.kernel_of(tuning.select("auto", scaled, key, it, lambda: stored)) == "triton"
+    x = make_inputs(4, 4)
+    with pytest.raises(
+        ValueError, match=r"\"gluon\", which is Gluon code, with backend 'reference'"
+    ):
+        flash_attn_func(x.q, x.k, x.v, kernel="gluon")
+
+
+@pytest.mark.parametrize("dtype", [FP8, torch.bfloat16], ids=["e4m3", "bf16"])
+@pytest.mark.parametrize("headdim", [128, 192])
+def test_configurations_fit_and_are_sound(dtype: torch.dtype, headdim: int) -> None:
+    problem, _ = problem_and_arguments(dtype=dtype, headdim=headdim)
+    key = tuning.key_of(problem, "sm90")
+    found = GLUON.configurations(problem)
+    assert 1 <= len(found) == len({tuple(config.items()) for config in found})
+    for config in found:
+        size = launch.shared_bytes(problem, config["BLOCK_N"], config["num_stages"])
+        assert size <= launch.SHARED_BYTES
+        assert configurations.complaint({**config, "kernel": "gluon"}, key) is None
+
+
+def test_complaints_name_what_is_wrong() -> None:
+    problem, _ = problem_and_arguments(dtype=FP8)
+    key = tuning.key_of(problem, "sm90")
+    good = {"kernel": "gluon", "BLOCK_N": 128, "num_stages": 4}
+    for change, words in (
+        ({"BLOCK_N": 96}, "BLOCK_N is 96, not one of (64, 128)"),
+        ({"num_stages": 1}, "num_stages is 1, not 2 to 8"),
+        ({"num_stages": True}, "num_stages is True"),
+    ):
+        assert words in str(configurations.complaint({**good, **change}, key))
+    scaled = replace(key, block_scale=True)
+    assert "no block_scale" in str(configurations.complaint(good, scaled))
+
+
+def test_heads_share_a_tile_where_queries_are_few() -> None:
+    problem, _ = problem_and_arguments(dtype=FP8, nheads=16, nheads_k=2)
+    for seqlen_q, expected in ((1, 8), (8, 8), (16, 8), (17, 4), (64, 2), (65, 1), (4096, 1)):
+        assert launch.packed_heads(replace(problem, seqlen_q=seqlen_q)) == expected
+    assert launch.packed_heads(replace(problem, nheads=6, seqlen_q=1)) == 1  # groups of three
+    assert launch.packed_heads(replace(problem, nheads=64, seqlen_q=1)) == 16
+
+
+def test_float16_subnormals_are_the_codes() -> None:
+    """The conversion that the PTX uses: bits of float16(u 2^-24) are u rounded, ties to even."""
+    u = np.concatenate([np.arange(0, 127, 0.25), [0.49999997, 0.50000006, 125.5, 126.49999]])
+    halves = (u.astype(np.float32) * np.float32(ptx.CODE_UNIT)).astype(np.float16)
+    assert (halves.view(np.uint16) == np.round(u)).all()
+
+
+def test_no_code_exceeds_the_top_one_whatever_the_scores() -> None:
+    """A score equal to the reference gives 126, or less where float32 is too coarse; never NaN."""
+    generator = torch.Generator().manual_seed(0)
+    for magnitude in (1.0, 1e3, 1e5, 1e7, 1e12, 1e20):
+        scores = (torch.rand(64, 256, generator=generator) * 2 - 1) * magnitude
+        reference = scores.amax(-1, keepdim=True)
+        scale = torch.rand(64, 1, generator=generator) + 0.01
+        codes = numerics.lean_codes_float16(scores, scale, reference)
+        assert int(codes.max()) <= 126
+        if magnitude <= 1e3:
+            assert bool((codes.amax(-1) >= 125).all())
+
+
+@pytest.mark.parametrize("p_mode", ["lean", "exact"])
+def test_its_contract_is_as_near_as_that_of_the_portable_kernel(p_mode: str) -> None:
+    x = make_inputs(200, 500, dtype=FP8)
+    ref, _ = attention_ref(x.q, x.k, x.v, softmax_scale=0.1, causal=True, **x.descales)
+    results = []
+    for options in (numerics.HOPPER[p_mode], numerics.ContractOptions(p_mode, block_scale=False)):
+        results.append(
+            numerics.attention(
+                x.q, x.k, x.v, softmax_scale=0.1, causal=True, options=options, **x.descales
+            ).out
+        )
+    check_output(results[0], ref, results[1], is_fp8=True)
+
+
+def test_a_sink_at_the_first_key_costs_no_precision() -> None:
+    """Visited last, it leaves the codes of all other keys large; visited first, they would be 0."""
+    x = make_inputs(64, 1024, nheads=1, nheads_k=1, dtype=FP8, deviation=2.0)
+    k = x.k.float()
+    k[:, 0] = x.q.float().mean(1)[:, :1] * 0 + 3.0
+    q = x.q.float() + 1.0  # every query agrees with the sink
+    q8, k8 = q.to(FP8), k.to(FP8)
+    ref, _ = attention_ref(q8, k8, x.v, softmax_scale=0.05)
+
+    def error(**change: Any) -> float:
+        options = replace(numerics.HOPPER["lean"], **change)
+        out = numerics.attention(q8, k8, x.v, softmax_scale=0.05, options=options).out
+        return float((out.double() - ref).norm() / ref.norm())
+
+    assert error() < 0.02
+    assert error(reverse=False) > 3 * error()
+
+
+def test_contract_options_are_checked() -> None:
+    with pytest.raises(ValueError, match="code_map: got 'up', accepted are 'floor', 'float16'"):
+        numerics.ContractOptions(code_map="up")
+    with pytest.raises(ValueError, match="code_map: got 'float16' with block_scale=True"):
+        numerics.ContractOptions(code_map="float16")

@@ -1,0 +1,431 @@
+"""What a computing warpgroup does with its 64 rows of a tile: scores, probabilities, output.
+
+Two of them share K and V and run independently, so that one's softmax lies beside the other's
+matrix instructions. It decides the order of the instructions; the arithmetic is that of
+`zyfa_triton.numerics`.
+"""
+
+from __future__ import annotations
+
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.hopper import (
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from zyfa_triton import numerics
+from zyfa_triton.kernels.hopper import ptx
+from zyfa_triton.kernels.hopper.producer import announced
+from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot, tile_of
+
+LN_2 = gl.constexpr(0.6931471805599453)
+NO_KEY = gl.constexpr(-1e30)  # a row's maximum before its first key: finite, below every score
+_ACCUMULATORS = 64  # registers of a lane for 64 rows and 128 columns
+
+
+def _text(made: tuple[str, str]) -> tuple[gl.constexpr, gl.constexpr]:
+    return gl.constexpr(made[0]), gl.constexpr(made[1])
+
+
+_HALVES, _HALVES_OPERANDS = _text(ptx.lean_halves())
+_LEAN, _LEAN_OPERANDS = _text(ptx.lean_codes())
+_EXACT, _EXACT_OPERANDS = _text(ptx.exact_codes())
+_PAIR, _PAIR_OPERANDS = _text(ptx.bfloat16_pair())
+_EXP_32, _EXP_32_OPERANDS = _text(ptx.exponentials(32))
+_EXP_64, _EXP_64_OPERANDS = _text(ptx.exponentials(64))
+_MASK_32, _MASK_32_OPERANDS = _text(ptx.masked(32))
+_MASK_64, _MASK_64_OPERANDS = _text(ptx.masked(64))
+_RESCALE, _RESCALE_OPERANDS = _text(ptx.rescaled(_ACCUMULATORS))
+_LEAN_ROWS, _ROW_OPERANDS = _text(ptx.row_maximum(top=numerics.TOP_CODE * ptx.CODE_UNIT))
+_EXACT_ROWS, _ = _text(ptx.row_maximum(top=numerics.EXACT_OCTAVES))
+_PLAIN_ROWS, _ = _text(ptx.row_maximum(top=0.0))
+_MULTIPLIER_UNIT = gl.constexpr(8 * ptx.CODE_UNIT)
+
+
+@gluon.jit
+def _move_reference(
+    block_max, m_i, multiplier, scale_log2, IS_FP8: gl.constexpr, P_MODE: gl.constexpr
+):  # fmt: skip
+    """Row maximum and offset after a block, and the factor for what was accumulated."""
+    TEXT: gl.constexpr = (
+        _PLAIN_ROWS if not IS_FP8 else (_LEAN_ROWS if P_MODE == "lean" else _EXACT_ROWS)
+    )
+    multipliers = gl.zeros_like(m_i) + multiplier
+    scales = gl.zeros_like(m_i) + scale_log2
+    return gl.inline_asm_elementwise(
+        TEXT, _ROW_OPERANDS, [m_i, block_max, multipliers, scales],
+        dtype=(gl.float32, gl.float32, gl.float32), is_pure=True, pack=2,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _masked(scores, first_last, last_key, BLOCK_N: gl.constexpr):
+    """Scores (64, BLOCK_N) with -inf beyond each row's last visible key, counted in the block.
+
+    first_last: that of the row that sees least, the same number for all threads.
+    """
+    last = gl.expand_dims(last_key, 1)
+    first = gl.zeros_like(last) + first_last
+    if BLOCK_N == 128:
+        return gl.inline_asm_elementwise(
+            _MASK_64,
+            _MASK_64_OPERANDS,
+            [scores, last, first],
+            dtype=gl.float32,
+            is_pure=True,
+            pack=64,
+        )
+    else:
+        return gl.inline_asm_elementwise(
+            _MASK_32,
+            _MASK_32_OPERANDS,
+            [scores, last, first],
+            dtype=gl.float32,
+            is_pure=True,
+            pack=32,
+        )
+
+
+@gluon.jit
+def as_operand(codes, BLOCK_N: gl.constexpr, P_LAYOUT: gl.constexpr):
+    """Codes as the PTX left them -> e4m3 A operand. Names registers anew, moves nothing.
+
+    Rows are 16-row groups of (row + 8, row), columns 16-column groups of (column + 8, t, e): the
+    two bits that the PTX exchanged are exchanged here too.
+    """
+    x = gl.reshape(codes, [4, 2, 8, BLOCK_N // 16, 2, 4, 2])
+    x = gl.reshape(gl.permute(x, [0, 4, 2, 3, 5, 1, 6]), [64, BLOCK_N])
+    x = x.to(gl.float8e4nv, bitcast=True)
+    return gl.convert_layout(x, P_LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def _exponentials(scores, multipliers, offsets, BLOCK_N: gl.constexpr):
+    if BLOCK_N == 128:
+        return gl.inline_asm_elementwise(
+            _EXP_64, _EXP_64_OPERANDS, [scores, multipliers, offsets], dtype=gl.float32,
+            is_pure=True, pack=64,
+        )  # fmt: skip
+    else:
+        return gl.inline_asm_elementwise(
+            _EXP_32, _EXP_32_OPERANDS, [scores, multipliers, offsets], dtype=gl.float32,
+            is_pure=True, pack=32,
+        )  # fmt: skip
+
+
+@gluon.jit
+def _probabilities(
+    scores, offset, multiplier, IS_FP8: gl.constexpr, P_MODE: gl.constexpr, BLOCK_N: gl.constexpr
+):  # fmt: skip
+    """P in a form that `_operand` takes, and its row sums before rounding (zeros for e4m3 P)."""
+    offsets = gl.expand_dims(offset, 1)
+    multipliers = gl.zeros_like(offsets) + multiplier
+    if IS_FP8 and P_MODE == "lean":
+        halves = gl.inline_asm_elementwise(
+            _HALVES, _HALVES_OPERANDS, [scores, multipliers, offsets], dtype=gl.float16,
+            is_pure=True, pack=2,
+        )  # fmt: skip
+        return halves, gl.zeros_like(offset)
+    elif IS_FP8:
+        return _exponentials(scores, multipliers, offsets, BLOCK_N), gl.zeros_like(offset)
+    else:
+        p = _exponentials(scores, multipliers, offsets, BLOCK_N)
+        pairs = gl.inline_asm_elementwise(
+            _PAIR, _PAIR_OPERANDS, [p], dtype=gl.bfloat16, is_pure=True, pack=2
+        )
+        return pairs, gl.sum(p, 1)
+
+
+@gluon.jit
+def _operand(
+    p, IS_FP8: gl.constexpr, P_MODE: gl.constexpr, BLOCK_N: gl.constexpr, P_LAYOUT: gl.constexpr
+):  # fmt: skip
+    """P as the A operand."""
+    if IS_FP8 and P_MODE == "lean":
+        codes = gl.inline_asm_elementwise(
+            _LEAN, _LEAN_OPERANDS, [p], dtype=gl.uint8, is_pure=True, pack=8
+        )
+        return as_operand(codes, BLOCK_N, P_LAYOUT)
+    elif IS_FP8:
+        codes = gl.inline_asm_elementwise(
+            _EXACT, _EXACT_OPERANDS, [p], dtype=gl.uint8, is_pure=True, pack=8
+        )
+        return as_operand(codes, BLOCK_N, P_LAYOUT)
+    else:
+        return gl.convert_layout(p, P_LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def _still_read(p):
+    """Says that P's registers were in use up to here: the matrix unit reads them until the wait,
+    which the compiler does not know, and would write the next block's P into them."""
+    gl.inline_asm_elementwise("// $1", "=r,r", [p], dtype=p.dtype, is_pure=False, pack=2)
+
+
+@gluon.jit
+def _rescaled(acc_o, alpha):
+    """acc_o times a factor a row, skipped by warps whose factors are 1."""
+    return gl.inline_asm_elementwise(
+        _RESCALE, _RESCALE_OPERANDS, [acc_o, gl.expand_dims(alpha, 1)], dtype=gl.float32,
+        is_pure=True, pack=64,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _start_scores(
+    q_first, q_rest, ks_first, ks_rest, slot, zero, HEAD_DIM: gl.constexpr
+):  # fmt: skip
+    BLOCK_N: gl.constexpr = zero.shape[1]
+    k = ks_first.index(slot).reshape([BLOCK_N, 128]).permute((1, 0))
+    s = warpgroup_mma(q_first, k, zero, use_acc=False, is_async=True)
+    if HEAD_DIM > 128:
+        k = ks_rest.index(slot).reshape([BLOCK_N, HEAD_DIM - 128]).permute((1, 0))
+        s = warpgroup_mma(q_rest, k, s, is_async=True)
+    return s
+
+
+@gluon.jit
+def _values(vs, slot, IS_FP8: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM_V: gl.constexpr):
+    """V of one block, (BLOCK_N, HEAD_DIM_V)."""
+    if IS_FP8:
+        return vs.index(slot).reshape([HEAD_DIM_V, BLOCK_N]).permute((1, 0))
+    else:
+        return vs.index(slot).reshape([BLOCK_N, HEAD_DIM_V])
+
+
+@gluon.jit
+def _next_block(
+    q_first, q_rest, rings, ones, barriers, slots, state, p, sums, alpha, last_key, first_last,
+    multiplier, scale_log2, zero_s, zero_l,
+    IS_MASKED: gl.constexpr, IS_FP8: gl.constexpr, P_MODE: gl.constexpr, HEAD_DIM: gl.constexpr,
+    HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """P V of the block whose P is at hand, and beside it scores and P of the next one.
+
+    The scores come first in the matrix unit, so that their softmax runs under the product.
+    """
+    _, _, k_full, v_full, used, _, _ = barriers
+    _, _, ks_first, ks_rest, vs = rings
+    k_slot, k_phase, v_slot, v_phase = slots
+    acc_o, acc_l, l_i, m_i = state
+    O_LAYOUT: gl.constexpr = acc_o.type.layout
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 4 if IS_FP8 else 2)
+    a = _operand(p, IS_FP8, P_MODE, BLOCK_N, P_LAYOUT)
+    acc_o = _rescaled(acc_o, gl.convert_layout(alpha, gl.SliceLayout(1, O_LAYOUT)))
+    l_i = l_i * alpha + sums
+    mbarrier.wait(k_full.index(k_slot), k_phase)
+    mbarrier.wait(v_full.index(v_slot), v_phase)
+    s = _start_scores(q_first, q_rest, ks_first, ks_rest, k_slot, zero_s, HEAD_DIM)
+    v = _values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
+    acc_o = warpgroup_mma(a, v, acc_o, is_async=True)
+    if IS_FP8:
+        block_l = warpgroup_mma(a, ones, zero_l, use_acc=False, is_async=True)
+    s = warpgroup_mma_wait(2 if IS_FP8 else 1, deps=[s])
+    if IS_MASKED:
+        s = _masked(s, first_last, last_key, BLOCK_N)
+    m_i, offset, next_alpha = _move_reference(
+        gl.max(s, 1), m_i, multiplier, scale_log2, IS_FP8, P_MODE
+    )
+    next_p, sums = _probabilities(s, offset, multiplier, IS_FP8, P_MODE, BLOCK_N)
+    if IS_FP8:
+        acc_o, block_l = warpgroup_mma_wait(0, deps=[acc_o, block_l])
+        l_alpha = gl.convert_layout(alpha, gl.SliceLayout(1, zero_l.type.layout))
+        acc_l = gl.fma(acc_l, gl.expand_dims(l_alpha, 1) + zero_l, block_l)
+    else:
+        acc_o = warpgroup_mma_wait(0, deps=[acc_o])
+        _still_read(a)
+    mbarrier.arrive(used.index(k_slot))
+    k_slot, k_phase = next_slot(k_slot, k_phase, STAGES)
+    v_slot, v_phase = next_slot(v_slot, v_phase, STAGES)
+    slots = (k_slot, k_phase, v_slot, v_phase)
+    return slots, (acc_o, acc_l, l_i, m_i), next_p, sums, next_alpha
+
+
+@gluon.jit
+def _times_descale(x, ptr, batch, head_k, stride_b, stride_h):
+    if ptr is not None:
+        x = x * gl.load(ptr + batch * stride_b + head_k * stride_h)
+    return x
+
+
+@gluon.jit
+def _store(
+    acc_o, m_i, l_i, scale_log2, v_scale, outputs, batch, head, position, heads_q, seqlen_q,
+    IS_FP8: gl.constexpr, P_MODE: gl.constexpr, HEAD_DIM_V: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Output rows and lse. head, position: of each row (64,). Rows without keys give 0, -inf."""
+    o_ptr, lse_ptr, stride_ob, stride_os, stride_oh = outputs
+    has_keys = l_i != 0  # NaN, from NaN inputs, counts as keys and is passed on
+    total = gl.where(has_keys, l_i, 1.0)
+    inverse = gl.where(has_keys, gl.div_rn(gl.full_like(total, 1.0), total), 0.0) * v_scale
+    inside = position < seqlen_q
+    values = (acc_o * gl.expand_dims(inverse, 1)).to(o_ptr.dtype.element_ty)
+    # eight columns a lane, so that four lanes store 32: exchanged between them, not through memory
+    STORED: gl.constexpr = gl.DistributedLinearLayout(
+        reg_bases=[[0, 1], [0, 2], [0, 4], [8, 0], [0, 32], [0, 64]],
+        lane_bases=[[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
+        warp_bases=[[16, 0], [32, 0]], block_bases=[], shape=[64, HEAD_DIM_V],
+    )  # fmt: skip
+    values = gl.convert_layout(values, STORED)
+    S_ROW: gl.constexpr = gl.SliceLayout(1, STORED)
+    offset = (
+        batch.to(gl.int64) * stride_ob + gl.convert_layout(head, S_ROW).to(gl.int64) * stride_oh
+    )
+    offset += gl.convert_layout(position, S_ROW).to(gl.int64) * stride_os
+    columns = gl.arange(0, HEAD_DIM_V, gl.SliceLayout(0, STORED))
+    pointers = gl.expand_dims(o_ptr + offset, 1) + gl.expand_dims(columns, 0)
+    gl.store(pointers, values, mask=gl.expand_dims(gl.convert_layout(inside, S_ROW), 1))
+    if lse_ptr is not None:
+        octaves_of_one: gl.constexpr = 8.0 if IS_FP8 and P_MODE == "exact" else 0.0
+        if IS_FP8 and P_MODE == "lean":
+            total = total * (1.0 / 448.0)
+        octaves = gl.where(has_keys, m_i, 0.0) * scale_log2 + (gl.log2(total) - octaves_of_one)
+        lse = gl.where(has_keys, octaves * LN_2, float("-inf"))
+        row = (batch.to(gl.int64) * heads_q + head) * seqlen_q + position
+        gl.store(lse_ptr + row, lse, mask=inside)
+
+
+@gluon.jit
+def consume(
+    w: gl.constexpr, rings, ones, barriers, tiles, outputs, scales, order,
+    IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
+    HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """A computing warpgroup's program, rows w * 64 on of each tile. Arguments: see `forward`."""
+    q_full, q_empty, k_full, v_full, used, tile_full, tile_empty = barriers
+    qs_first, qs_rest, ks_first, ks_rest, vs = rings
+    m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q, seqlen_k = order
+    n_tiles = m_blocks * heads
+    (
+        softmax_scale_log2, q_descale_ptr, k_descale_ptr, v_descale_ptr, stride_qdb, stride_qdh,
+        stride_kdb, stride_kdh, stride_vdb, stride_vdh,
+    ) = scales  # fmt: skip
+    ROWS: gl.constexpr = 64 // PACK  # positions of this warpgroup
+    DEPTH: gl.constexpr = 32 if IS_FP8 else 16
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, DEPTH])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM_V, DEPTH])
+    L_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, DEPTH])
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 4 if IS_FP8 else 2)
+    Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 4)
+    ROW: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
+    O_ROW: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
+    L_ROW: gl.constexpr = gl.SliceLayout(1, L_LAYOUT)
+    if IS_FP8:
+        ones = ones.permute((1, 0))
+    zero_s = gl.full([64, BLOCK_N], 0.0, gl.float32, S_LAYOUT)
+    zero_l = gl.full([64, 8], 0.0, gl.float32, L_LAYOUT)
+    rows = gl.arange(0, 64, ROW)
+    number = 0
+    k_slot = 0
+    k_phase = 0
+    v_slot = 0
+    v_phase = 0
+    index = announced(number, tiles, tile_full)
+    while index < n_tiles:
+        m_block, head = tile_of(index, m_blocks, heads, heads_at_once)
+        batch = head // heads_a_batch
+        first_head = (head - batch * heads_a_batch) * PACK
+        head_k = first_head // group_size
+        scale_log2 = _times_descale(
+            softmax_scale_log2, q_descale_ptr, batch, head_k, stride_qdb, stride_qdh
+        )
+        scale_log2 = _times_descale(
+            scale_log2, k_descale_ptr, batch, head_k, stride_kdb, stride_kdh
+        )
+        multiplier = scale_log2
+        if IS_FP8 and P_MODE == "lean":
+            multiplier = scale_log2 * _MULTIPLIER_UNIT
+        blocks = key_blocks(m_block, seqlen_q, seqlen_k, 2 * ROWS, BLOCK_N, IS_CAUSAL)
+        position = (m_block * 2 + w) * ROWS + rows % ROWS
+        first_last = seqlen_k - 1 - (blocks - 1) * BLOCK_N
+        last_key = gl.zeros_like(position) + first_last
+        if IS_CAUSAL:
+            shift = seqlen_k - seqlen_q - (blocks - 1) * BLOCK_N
+            first_last = gl.minimum(first_last, (m_block * 2 + w) * ROWS + shift)
+            last_key = gl.minimum(last_key, position + shift)
+        # blocks from the last one on of which some row does not see all keys, at least one
+        masked_blocks = gl.minimum((BLOCK_N - 1 - first_last + BLOCK_N - 1) // BLOCK_N, blocks)
+        masked_blocks = gl.maximum(masked_blocks, 1)
+
+        m_i = gl.full([64], NO_KEY, gl.float32, ROW)
+        l_i = gl.full([64], 0.0, gl.float32, ROW)
+        acc_o = gl.full([64, HEAD_DIM_V], 0.0, gl.float32, O_LAYOUT)
+        acc_l = zero_l
+        mbarrier.wait(q_full.index(w), number & 1)
+        if IS_FP8:
+            q_first = qs_first.index(w).reshape([64, 128]).load(Q_LAYOUT)
+            q_rest = q_first
+            if HEAD_DIM > 128:
+                q_rest = qs_rest.index(w).reshape([64, HEAD_DIM - 128]).load(Q_LAYOUT)
+        else:
+            q_first = qs_first.index(w).reshape([64, 128])
+            q_rest = q_first
+            if HEAD_DIM > 128:
+                q_rest = qs_rest.index(w).reshape([64, HEAD_DIM - 128])
+        mbarrier.wait(k_full.index(k_slot), k_phase)
+        s = _start_scores(q_first, q_rest, ks_first, ks_rest, k_slot, zero_s, HEAD_DIM)
+        s = warpgroup_mma_wait(0, deps=[s])
+        # Only now: a barrier does not wait for loads from shared memory that are under way, and the
+        # copies that follow an arrival do not wait for them either.
+        mbarrier.arrive(tile_empty.index(number & 1))
+        if IS_FP8:
+            mbarrier.arrive(q_empty.index(w))
+        mbarrier.arrive(used.index(k_slot))
+        k_slot, k_phase = next_slot(k_slot, k_phase, STAGES)
+        s = _masked(s, first_last, last_key, BLOCK_N)
+        m_i, offset, alpha = _move_reference(
+            gl.max(s, 1), m_i, multiplier, scale_log2, IS_FP8, P_MODE
+        )
+        p, sums = _probabilities(s, offset, multiplier, IS_FP8, P_MODE, BLOCK_N)
+        slots = (k_slot, k_phase, v_slot, v_phase)
+        state = (acc_o, acc_l, l_i, m_i)
+        for _ in range(1, masked_blocks):
+            first_last += BLOCK_N
+            last_key += BLOCK_N
+            slots, state, p, sums, alpha = _next_block(
+                q_first, q_rest, rings, ones, barriers, slots, state, p, sums, alpha, last_key,
+                first_last, multiplier, scale_log2, zero_s, zero_l,
+                True, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES,
+            )  # fmt: skip
+        # the code of masks lies outside this loop: it would crowd the instruction cache
+        for _ in range(masked_blocks, blocks):
+            slots, state, p, sums, alpha = _next_block(
+                q_first, q_rest, rings, ones, barriers, slots, state, p, sums, alpha, last_key,
+                first_last, multiplier, scale_log2, zero_s, zero_l,
+                False, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES,
+            )  # fmt: skip
+        k_slot, k_phase, v_slot, v_phase = slots
+        acc_o, acc_l, l_i, m_i = state
+        if not IS_FP8:
+            mbarrier.arrive(q_empty.index(w))
+        number += 1
+        index = announced(number, tiles, tile_full)  # before the stores, which loads queue behind
+        a = _operand(p, IS_FP8, P_MODE, BLOCK_N, P_LAYOUT)
+        acc_o = _rescaled(acc_o, gl.convert_layout(alpha, O_ROW))
+        mbarrier.wait(v_full.index(v_slot), v_phase)
+        v = _values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
+        acc_o = warpgroup_mma(a, v, acc_o, is_async=True)
+        if IS_FP8:
+            block_l = warpgroup_mma(a, ones, zero_l, use_acc=False, is_async=True)
+            acc_o, block_l = warpgroup_mma_wait(0, deps=[acc_o, block_l])
+            l_alpha = gl.expand_dims(gl.convert_layout(alpha, L_ROW), 1)
+            # the eight columns are equal
+            l_i = gl.convert_layout(gl.max(gl.fma(acc_l, l_alpha + zero_l, block_l), 1), ROW)
+        else:
+            l_i = l_i * alpha + sums
+            acc_o = warpgroup_mma_wait(0, deps=[acc_o])
+        v_slot, v_phase = next_slot(v_slot, v_phase, STAGES)
+        v_scale = _times_descale(
+            gl.full([64], 1.0, gl.float32, O_ROW), v_descale_ptr, batch, head_k, stride_vdb,
+            stride_vdh,
+        )  # fmt: skip
+        row_head = first_head + gl.arange(0, 64, O_ROW) // ROWS
+        row_position = gl.convert_layout(position, O_ROW)
+        _store(
+            acc_o, gl.convert_layout(m_i, O_ROW), gl.convert_layout(l_i, O_ROW), scale_log2,
+            v_scale, outputs, batch, row_head,
+            row_position, heads_a_batch * PACK, seqlen_q,
+            IS_FP8, P_MODE, HEAD_DIM_V, O_LAYOUT,
+        )  # fmt: skip

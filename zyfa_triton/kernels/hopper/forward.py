@@ -1,0 +1,103 @@
+"""The attention kernel for Hopper: shared memory, barriers, and which warps do what.
+
+One persistent workgroup a multiprocessor: two computing warpgroups (`consumer`) and a copying warp
+(`producer`). It does not launch (`launch`).
+"""
+
+from __future__ import annotations
+
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+
+from zyfa_triton.kernels.hopper.consumer import consume
+from zyfa_triton.kernels.hopper.producer import TILES, produce
+
+_E4M3_ONE = gl.constexpr(0x38)
+_UNSPECIALIZED = [
+    "stride_qdb", "stride_qdh", "stride_kdb", "stride_kdh", "stride_vdb", "stride_vdh",
+    "m_blocks", "heads", "heads_at_once", "heads_a_batch", "group_size", "seqlen_q", "seqlen_k",
+]  # fmt: skip
+
+
+@gluon.jit
+def _ring(desc, PLACES: gl.constexpr):
+    """Shared memory for tiles of a descriptor."""
+    return gl.allocate_shared_memory(desc.dtype, [PLACES, *desc.block_shape], desc.layout)
+
+
+@gluon.jit
+def _barriers(PLACES: gl.constexpr, ARRIVALS: gl.constexpr):
+    made = gl.allocate_shared_memory(gl.int64, [PLACES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(PLACES):
+        mbarrier.init(made.index(i), count=ARRIVALS)
+    return made
+
+
+@gluon.jit(do_not_specialize=_UNSPECIALIZED)
+def hopper_attention_forward(
+    q_first, q_rest, k_first, k_rest, v, o_ptr, lse_ptr, q_descale_ptr, k_descale_ptr,
+    v_descale_ptr, counter_ptr, softmax_scale_log2,
+    stride_ob, stride_os, stride_oh, stride_qdb, stride_qdh, stride_kdb, stride_kdh, stride_vdb,
+    stride_vdh, m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q,
+    seqlen_k,
+    IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
+    HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """O = softmax(softmax_scale * Q K^T) V; P as in `numerics` without a scaled matrix product.
+
+    Grid: as many workgroups as run at once, at most one a tile.
+    q_first, q_rest, k_first, k_rest: descriptors of (batch, heads, seqlen, HEAD_DIM) tensors, whose
+    tiles hold 128 columns and, for HEAD_DIM 192, the other 64 (else None). A tile of q holds PACK
+    heads with 64 // PACK positions each, which share K and V. v: (batch, nheads_k, seqlen_k,
+    HEAD_DIM_V); for e4m3 its transpose with the keys permuted (`prepare`).
+    o_ptr: (batch, seqlen_q, nheads, HEAD_DIM_V), unit last stride; other strides count elements.
+    lse_ptr: float32 (batch, nheads, seqlen_q) contiguous, or None. Descales: float32 (batch,
+    nheads_k) with strides, or None. counter_ptr: int32, zero.
+    softmax_scale_log2: softmax_scale * log2(e). heads: batch * nheads / PACK, heads_a_batch: nheads
+    / PACK; m_blocks: row tiles of a head.
+    """
+    qs_first = _ring(q_first, 2)
+    ks_first = _ring(k_first, STAGES)
+    if HEAD_DIM > 128:
+        qs_rest = _ring(q_rest, 2)
+        ks_rest = _ring(k_rest, STAGES)
+    else:
+        qs_rest = qs_first
+        ks_rest = ks_first
+    vs = _ring(v, STAGES)
+    rings = (qs_first, qs_rest, ks_first, ks_rest, vs)
+    if IS_FP8:
+        ONES: gl.constexpr = gl.NVMMASharedLayout(BLOCK_N, element_bitwidth=8, rank=2)
+        ones = gl.allocate_shared_memory(gl.float8e4nv, [8, BLOCK_N], ONES)
+        # written as bytes: a conversion of a constant stored wrong ones (Triton 3.6)
+        layout: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
+        one = gl.full([8, BLOCK_N], _E4M3_ONE, gl.uint8, layout)
+        ones.store(one.to(gl.float8e4nv, bitcast=True))
+    else:
+        ones = vs  # not used
+    tiles = gl.allocate_shared_memory(gl.int32, [TILES, 1], mbarrier.MBarrierLayout())
+    barriers = (
+        _barriers(2, 1), _barriers(2, 1), _barriers(STAGES, 1), _barriers(STAGES, 1),
+        _barriers(STAGES, 2), _barriers(TILES, 1), _barriers(TILES, 2),
+    )  # fmt: skip
+    fence_async_shared()
+    order = (m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q, seqlen_k)
+    outputs = (o_ptr, lse_ptr, stride_ob, stride_os, stride_oh)
+    scales = (
+        softmax_scale_log2, q_descale_ptr, k_descale_ptr, v_descale_ptr, stride_qdb, stride_qdh,
+        stride_kdb, stride_kdh, stride_vdb, stride_vdh,
+    )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (consume, (0, rings, ones, barriers, tiles, outputs, scales, order, IS_FP8, P_MODE,
+                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES)),
+            (consume, (1, rings, ones, barriers, tiles, outputs, scales, order, IS_FP8, P_MODE,
+                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES)),
+            (produce, (q_first, q_rest, k_first, k_rest, v, rings, barriers, tiles, counter_ptr,
+                       order, IS_FP8, IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES)),
+        ],
+        [4, 1],
+        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+    )  # fmt: skip

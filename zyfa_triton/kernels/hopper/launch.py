@@ -1,0 +1,378 @@
+"""Which calls the Hopper kernel serves, and how they are launched: the "gluon" kernel.
+
+It decides descriptors, workspace and grid; the kernel itself is `forward`. It imports Triton only
+to launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from zyfa_triton.kernels.family import Config, Launch
+from zyfa_triton.kernels.launch import LAUNCH_OPTIONS, launch_arguments
+from zyfa_triton.kernels.quantize_launch import CHUNK, partial_sums
+from zyfa_triton.problem import FP8, Problem
+
+ALIGNMENT = 16  # bytes: what the copy engine asks of addresses and strides
+LARGEST_STRIDE = 2**40  # bytes
+TILE_M = 128  # rows of a workgroup, 64 a warpgroup
+FIRST = 128  # columns that one copy takes; a head dim of 192 is 128 + 64
+SHARED_BYTES = 227 * 1024
+_SHARED_RESERVE = 6 * 1024  # ones, barriers, and the exchange of output columns
+_BLOCKS = (64, 128)
+_MOST_STAGES = 8
+_TILE_KEYS = 128  # of a tile of V^T, `prepare.TILE`
+_LARGEST_CHUNK = 256  # rows in which a program looks for the largest magnitude
+_QUANTISED_ROWS = 64  # of a program
+_REGISTERS = {"CONSUMER_REGISTERS": 240, "PRODUCER_REGISTERS": 24}
+
+
+class GluonFamily:
+    """The Gluon kernel for Hopper."""
+
+    name = "gluon"
+    target: str | None = "sm90"
+    backends: tuple[str, ...] | None = ("device",)
+    nature = "Gluon code"
+
+    def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
+        """See Family."""
+        if problem.dtype not in (FP8, torch.bfloat16):
+            return f"it takes e4m3 and bfloat16 inputs, not {problem.dtype}"
+        if problem.is_fp8 and problem.p_mode not in ("lean", "exact"):
+            return f"it has no p_mode {problem.p_mode!r}"
+        if problem.block_scale:
+            return "it has no block_scale"
+        copied = "qk" if problem.is_fp8 else "qkv"
+        return next(filter(None, (_misplaced(n, arguments[f"{n}_ptr"]) for n in copied)), "")
+
+    def configurations(self, problem: Problem) -> list[Config]:
+        """See Family."""
+        return [
+            {"BLOCK_N": block_n, "num_stages": stages}
+            for block_n in reversed(_BLOCKS)
+            for stages in range(_MOST_STAGES, 1, -1)
+            if shared_bytes(problem, block_n, stages) <= SHARED_BYTES
+        ][:3]
+
+    def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
+        """See Family."""
+        if block_scale:
+            return "the gluon kernel has no block_scale"
+        if config.get("BLOCK_N") not in _BLOCKS:
+            return f"BLOCK_N is {config.get('BLOCK_N')!r}, not one of {_BLOCKS} (gluon)"
+        stages = config.get("num_stages")
+        if type(stages) is not int or not 2 <= stages <= _MOST_STAGES:
+            return f"num_stages is {stages!r}, not 2 to {_MOST_STAGES} (gluon)"
+        return None
+
+    def constants(
+        self, *, p_mode: str, is_causal: bool, settings: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """See Family."""
+        return {}
+
+    def launch(
+        self,
+        launch: Launch,
+        problem: Problem,
+        arguments: Mapping[str, Any],
+        config: Mapping[str, Any],
+    ) -> None:
+        """See Family."""
+        v = arguments["v_ptr"]
+        if problem.is_fp8:
+            counter = torch.empty(1, dtype=torch.int32, device=v.device)
+            v = _transposed(launch, problem, v, counter)
+        else:
+            counter = torch.zeros(1, dtype=torch.int32, device=v.device)
+        launch_forward(launch, problem, arguments, v, counter, config)
+
+    def launch_quantising(
+        self,
+        launch: Launch,
+        problem: Problem,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor | None,
+        *,
+        softmax_scale: float,
+        per_tensor: bool,
+        subtract_k_mean: bool,
+        config: Mapping[str, Any],
+    ) -> torch.Tensor | None:
+        """See QuantisingFamily."""
+        quantised = quantise(launch, problem, q, k, v, per_tensor, subtract_k_mean)
+        q_descale, k_descale, v_descale = quantised.descales
+        arguments = launch_arguments(
+            problem,
+            quantised.q,
+            quantised.k,
+            v,
+            out,
+            lse,
+            softmax_scale=softmax_scale,
+            q_descale=q_descale,
+            k_descale=k_descale,
+            v_descale=v_descale,
+        )
+        launch_forward(launch, problem, arguments, quantised.v, quantised.counter, config)
+        return quantised.mean
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """What the Hopper kernel takes of 16-bit inputs.
+
+    q, k: e4m3, contiguous. v: e4m3 V^T, see `empty_transposed`. descales: of q, k and v, float32
+    (batch, nheads_k). counter: int32, zero. mean: of K, float32 (batch, nheads_k, headdim), or
+    None.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    descales: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    counter: torch.Tensor
+    mean: torch.Tensor | None
+
+
+def quantise(
+    launch: Launch,
+    problem: Problem,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    per_tensor: bool,
+    subtract_k_mean: bool,
+) -> Quantised:
+    """Codes, V^T and descales of 16-bit inputs, two launches (three with the mean of K)."""
+    from zyfa_triton.kernels.hopper import prepare
+
+    batch, nheads_k, device = problem.batch, problem.nheads_k, q.device
+    shape = (1, 1) if per_tensor else (batch, nheads_k)
+    scales = shape[0] * shape[1]
+    zeros = torch.zeros(3 * scales + 1, dtype=torch.int32, device=device)
+    descales = torch.empty((3, *shape), dtype=torch.float32, device=device)
+    q_codes = torch.empty(q.shape, dtype=FP8, device=device)
+    k_codes = torch.empty(k.shape, dtype=FP8, device=device)
+    transposed = empty_transposed(problem, device)
+    mean = sums = None
+    chunks = -(-problem.seqlen_k // CHUNK)
+    if subtract_k_mean:
+        mean = torch.empty((batch, nheads_k, problem.headdim), dtype=torch.float32, device=device)
+        sums = partial_sums(launch, k)
+    inputs = {"q": q, "k": k, "v": v}
+    shared: dict[str, Any] = {f"{name}_ptr": tensor for name, tensor in inputs.items()}
+    shared |= {
+        f"stride_{n}{a}": t.stride(i) for n, t in inputs.items() for i, a in enumerate("bsh")
+    }
+    shared |= {f"{n}_amax_ptr": zeros[i * scales : (i + 1) * scales] for i, n in enumerate("qkv")}
+    shared |= {
+        "mean_ptr": mean,
+        "nheads": problem.nheads,
+        "nheads_k": nheads_k,
+        "q_heads_a_scale": batch * problem.nheads // scales,
+        "k_heads_a_scale": batch * nheads_k // scales,
+        "seqlen_q": problem.seqlen_q,
+        "seqlen_k": problem.seqlen_k,
+        "HEAD_DIM": problem.headdim,
+        "HEAD_DIM_V": problem.headdim_v,
+        "HAS_MEAN": subtract_k_mean,
+        "ROWS": _QUANTISED_ROWS,
+        "WIDTH": 1 << (problem.headdim - 1).bit_length(),
+        "num_warps": 4,
+        **LAUNCH_OPTIONS,
+    }
+
+    def programs(rows: int, seqlen_v: int) -> tuple[dict[str, int], tuple[int]]:
+        q_programs = -(-problem.seqlen_q // rows) * problem.nheads * batch
+        k_programs = -(-problem.seqlen_k // rows) * nheads_k * batch
+        v_programs = -(-seqlen_v // rows) * nheads_k * batch
+        counts = {"q_programs": q_programs, "k_programs": k_programs}
+        return counts, (q_programs + k_programs + v_programs,)
+
+    counts, grid = programs(_LARGEST_CHUNK, problem.seqlen_k)
+    more: dict[str, Any] = {"sums_ptr": sums, "chunks": chunks, "CHUNK": _LARGEST_CHUNK}
+    launch(prepare.largest_magnitudes, grid, {**shared, **counts, **more})
+    tiles = transposed.shape[2]
+    counts, grid = programs(_QUANTISED_ROWS, tiles * _TILE_KEYS)
+    more = {f"{name}_descale_ptr": descales[i] for i, name in enumerate("qkv")}
+    more["q_codes_ptr"], more["k_codes_ptr"] = q_codes.view(torch.uint8), k_codes.view(torch.uint8)
+    more |= {"t_ptr": transposed.view(torch.uint8), "tiles": tiles}
+    launch(prepare.quantise_inputs, grid, {**shared, **counts, **more})
+    expanded = descales.expand(3, batch, nheads_k)
+    return Quantised(
+        q_codes, k_codes, transposed, (expanded[0], expanded[1], expanded[2]), zeros[-1:], mean
+    )
+
+
+def _transposed(
+    launch: Launch, problem: Problem, v: torch.Tensor, counter: torch.Tensor
+) -> torch.Tensor:
+    """V^T of e4m3 v, and the counter zeroed."""
+    from zyfa_triton.kernels.hopper import prepare
+
+    transposed = empty_transposed(problem, v.device)
+    tiles = transposed.shape[2]
+    launch(
+        prepare.transpose_values,
+        (tiles * problem.nheads_k * problem.batch,),
+        {
+            "v_ptr": v.view(torch.uint8),
+            "t_ptr": transposed.view(torch.uint8),
+            "counter_ptr": counter,
+            "stride_b": v.stride(0),
+            "stride_s": v.stride(1),
+            "stride_h": v.stride(2),
+            "nheads": problem.nheads_k,
+            "seqlen": problem.seqlen_k,
+            "tiles": tiles,
+            "HEAD_DIM_V": problem.headdim_v,
+            "num_warps": 4,
+        },
+    )
+    return transposed
+
+
+def empty_transposed(problem: Problem, device: torch.device) -> torch.Tensor:
+    """Workspace for V^T: e4m3 (batch, nheads_k, tiles of keys, headdim_v, keys of a tile)."""
+    tiles = -(-problem.seqlen_k // _TILE_KEYS)
+    shape = (problem.batch, problem.nheads_k, tiles, problem.headdim_v, _TILE_KEYS)
+    return torch.empty(shape, dtype=FP8, device=device)
+
+
+def launch_forward(
+    launch: Launch,
+    problem: Problem,
+    arguments: Mapping[str, Any],
+    v: torch.Tensor,
+    counter: torch.Tensor,
+    config: Mapping[str, Any],
+) -> None:
+    """Enqueues `hopper_attention_forward`.
+
+    Args:
+        arguments: from `kernels.launch.launch_arguments`. counter: int32, zero when it runs.
+        v: bfloat16 as the caller has it, or e4m3 V^T as `empty_transposed` makes room for.
+    """
+    from zyfa_triton.kernels.hopper.forward import hopper_attention_forward
+    from zyfa_triton.kernels.hopper.schedule import heads_at_once
+
+    block_n, pack = config["BLOCK_N"], packed_heads(problem)
+    q, k = (arguments[f"{name}_ptr"].transpose(1, 2) for name in "qk")
+    rest = problem.headdim - FIRST
+    rows = TILE_M // 2 // pack
+    descriptors = {
+        "q_first": _descriptor(q, (1, pack, rows, FIRST)),
+        "q_rest": _descriptor(q, (1, pack, rows, rest)) if rest else None,
+        "k_first": _descriptor(k, (1, 1, block_n, FIRST)),
+        "k_rest": _descriptor(k, (1, 1, block_n, rest)) if rest else None,
+        "v": _descriptor(v, (1, 1, 1, problem.headdim_v, block_n))
+        if problem.is_fp8
+        else _descriptor(v.transpose(1, 2), (1, 1, block_n, problem.headdim_v)),
+    }
+    m_blocks = -(-problem.seqlen_q // (TILE_M // pack))
+    heads = problem.batch * problem.nheads // pack
+    workgroups = min(_multiprocessors(q.device), heads * m_blocks)
+    same: tuple[str, ...] = (
+        "o_ptr",
+        "lse_ptr",
+        "softmax_scale_log2",
+        "seqlen_q",
+        "seqlen_k",
+        "group_size",
+    )
+    same += tuple(f"{name}_descale_ptr" for name in "qkv")
+    same += tuple(f"stride_{name}d{axis}" for name in "qkv" for axis in "bh")
+    same += tuple(f"stride_o{axis}" for axis in "bsh")
+    launch(
+        hopper_attention_forward,
+        (workgroups,),
+        {
+            **{name: arguments[name] for name in same},
+            **descriptors,
+            "counter_ptr": counter,
+            "m_blocks": m_blocks,
+            "heads": heads,
+            "heads_at_once": heads_at_once(m_blocks, heads, workgroups),
+            "heads_a_batch": problem.nheads // pack,
+            "IS_FP8": problem.is_fp8,
+            "P_MODE": problem.p_mode,
+            "IS_CAUSAL": problem.causal,
+            "PACK": pack,
+            "HEAD_DIM": problem.headdim,
+            "HEAD_DIM_V": problem.headdim_v,
+            "BLOCK_N": block_n,
+            "STAGES": config["num_stages"],
+            "num_warps": 4,
+            **_REGISTERS,
+            **LAUNCH_OPTIONS,
+        },
+    )
+
+
+def packed_heads(problem: Problem) -> int:
+    """Query heads of a group that share a row tile: several where one head's queries leave most of
+    it empty, so that K and V are read once for all of them."""
+    pack = 1
+    while (
+        problem.group_size % (2 * pack) == 0
+        and problem.seqlen_q * 2 * pack <= TILE_M
+        and 2 * pack <= TILE_M // 8  # no fewer than 4 positions a warpgroup
+    ):
+        pack *= 2
+    return pack
+
+
+def shared_bytes(problem: Problem, block_n: int, stages: int) -> int:
+    """Shared memory of the kernel, somewhat more than it takes."""
+    item = problem.dtype.itemsize
+    q_tile = TILE_M * problem.headdim * item
+    return (
+        q_tile + stages * block_n * (problem.headdim + problem.headdim_v) * item + _SHARED_RESERVE
+    )
+
+
+def _misplaced(name: str, tensor: torch.Tensor) -> str:
+    """Why the copy engine cannot read a tensor (batch, seqlen, nheads, headdim); "" if it can."""
+    item = tensor.element_size()
+    steps = [s * item for s, n in zip(tensor.stride()[:3], tensor.shape[:3], strict=True) if n > 1]
+    if any(number % ALIGNMENT for number in (tensor.data_ptr(), *steps)):
+        return f"{name}'s rows do not all start at multiples of {ALIGNMENT} bytes"
+    if any(step >= LARGEST_STRIDE for step in steps):
+        return f"{name} has a stride of {LARGEST_STRIDE} bytes or more"
+    return ""
+
+
+def _descriptor(tensor: torch.Tensor, block: tuple[int, ...]) -> Any:
+    """A descriptor of a (batch, heads, .., columns) tensor; strides of single entries are free, so
+    they become ones that the copy engine takes."""
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    strides = [
+        stride if size > 1 else ALIGNMENT
+        for stride, size in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True)
+    ]
+    layout = _layout(tensor.element_size(), block[-1], len(block))
+    return TensorDescriptor(tensor, list(tensor.shape), [*strides, 1], list(block), layout)
+
+
+@cache
+def _layout(item: int, columns: int, rank: int) -> Any:
+    from triton.experimental.gluon.language._layouts import NVMMASharedLayout
+
+    width = min(128, columns * item)
+    return NVMMASharedLayout(swizzle_byte_width=width, element_bitwidth=8 * item, rank=rank)
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

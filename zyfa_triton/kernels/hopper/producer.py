@@ -1,0 +1,103 @@
+"""What the copying warp does: draws row tiles and fills the rings of Q, K and V for the others.
+
+It computes nothing. Rows beyond a tensor's end arrive as zeros.
+"""
+
+from __future__ import annotations
+
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from zyfa_triton.kernels.hopper.compat import copy_tile, thread_barrier
+from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot, tile_of
+
+TILES = gl.constexpr(2)  # places for announced tiles
+TILE = gl.constexpr(128)  # keys of a tile of V^T, as `prepare` stores it
+
+
+@gluon.jit
+def announce(number, index, tiles, tile_full, tile_empty):
+    """Tells the consumers their next tile: the number-th that this workgroup takes."""
+    place = number & 1
+    mbarrier.wait(tile_empty.index(place), (number >> 1 & 1) ^ 1)
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    tiles.index(place).store(gl.full([1], 0, gl.int32, layout) + index)
+    thread_barrier()
+    mbarrier.arrive(tile_full.index(place))
+
+
+@gluon.jit
+def announced(number, tiles, tile_full):
+    """A consumer's side of `announce`. It arrives at tile_empty when it has used the number."""
+    place = number & 1
+    mbarrier.wait(tile_full.index(place), number >> 1 & 1)
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    return gl.max(tiles.index(place).load(layout), 0)
+
+
+@gluon.jit
+def _copy_rows(
+    first, rest, batch, head, row, barrier, to_first, to_rest, at, HEAD_DIM: gl.constexpr
+):  # fmt: skip
+    """Starts copying one tile of Q or K rows: 128 columns and, where there are more, the rest."""
+    copy_tile(first, [batch, head, row, 0], barrier, to_first.index(at))
+    if HEAD_DIM > 128:
+        copy_tile(rest, [batch, head, row, 128], barrier, to_rest.index(at))
+
+
+@gluon.jit
+def produce(
+    q_first, q_rest, k_first, k_rest, v, rings, barriers, tiles, counter_ptr, order,
+    IS_FP8: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr, HEAD_DIM: gl.constexpr,
+    HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The copying warp's program. Arguments: see `forward.hopper_attention_forward`.
+
+    Block n of K and V lies in place n % STAGES. The consumers arrive at used[n % STAGES] when they
+    are done with K's block n and V's block n - 1: one arrival a block.
+    """
+    q_full, q_empty, k_full, v_full, used, tile_full, tile_empty = barriers
+    qs_first, qs_rest, ks_first, ks_rest, vs = rings
+    m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q, seqlen_k = order
+    n_tiles = m_blocks * heads
+    ROWS: gl.constexpr = 64 // PACK  # positions of one warpgroup
+    ITEM: gl.constexpr = 1 if IS_FP8 else 2
+    index = gl.program_id(0)
+    number = 0
+    slot = 0
+    phase = 1
+    while index < n_tiles:
+        announce(number, index, tiles, tile_full, tile_empty)
+        m_block, head = tile_of(index, m_blocks, heads, heads_at_once)
+        batch = head // heads_a_batch
+        first_head = (head - batch * heads_a_batch) * PACK
+        head_k = first_head // group_size
+        for w in gl.static_range(2):
+            mbarrier.wait(q_empty.index(w), (number & 1) ^ 1)
+            mbarrier.expect(q_full.index(w), 64 * HEAD_DIM * ITEM)
+            _copy_rows(
+                q_first, q_rest, batch, first_head, (m_block * 2 + w) * ROWS, q_full.index(w),
+                qs_first, qs_rest, w, HEAD_DIM,
+            )  # fmt: skip
+        blocks = key_blocks(m_block, seqlen_q, seqlen_k, 2 * ROWS, BLOCK_N, IS_CAUSAL)
+        for block in range(blocks):
+            start_n = (blocks - 1 - block) * BLOCK_N
+            # the place of K is free: V's before it has waited for that
+            mbarrier.expect(k_full.index(slot), BLOCK_N * HEAD_DIM * ITEM)
+            _copy_rows(
+                k_first, k_rest, batch, head_k, start_n, k_full.index(slot), ks_first, ks_rest,
+                slot, HEAD_DIM,
+            )  # fmt: skip
+            next_place, next_phase = next_slot(slot, phase, STAGES)
+            mbarrier.wait(used.index(next_place), next_phase)
+            mbarrier.expect(v_full.index(slot), BLOCK_N * HEAD_DIM_V * ITEM)
+            if IS_FP8:  # V^T, as the preparing pass left it
+                at = [batch, head_k, start_n // TILE, 0, start_n % TILE]
+                copy_tile(v, at, v_full.index(slot), vs.index(slot))
+            else:
+                copy_tile(v, [batch, head_k, start_n, 0], v_full.index(slot), vs.index(slot))
+            slot, phase = next_place, next_phase
+        index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
+        number += 1
+    announce(number, index, tiles, tile_full, tile_empty)
