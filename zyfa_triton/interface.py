@@ -56,7 +56,8 @@ def flash_attn_func(
             it for free.
         kernel: what runs: "auto" (what tuning found), "triton" (the loops as Triton compiles
             them), "pingpong" (the hand-scheduled loop in their place: gfx950, e4m3, head dim 128),
-            "hip" (HIP C++, compiled when first used: gfx950, bf16).
+            "hip" (HIP C++, compiled when first used: gfx950, bf16), "gluon" (Triton's lower level:
+            sm90, e4m3 "lean" and "exact", bf16).
         backend: where: "auto", "device", "interpreter" (Triton's), "emulated" (gfx950 machine code
             on the CPU), "reference" (the contract model). A choice other than "auto" never falls
             back.

@@ -23,7 +23,8 @@ _UNSPECIALIZED = [
 @gluon.jit
 def _ring(desc, PLACES: gl.constexpr):
     """Shared memory for tiles of a descriptor."""
-    return gl.allocate_shared_memory(desc.dtype, [PLACES, *desc.block_shape], desc.layout)
+    shape: gl.constexpr = [PLACES] + desc.block_shape  # noqa: RUF005 - Gluon knows no unpacking
+    return gl.allocate_shared_memory(desc.dtype, shape, desc.layout)
 
 
 @gluon.jit
