@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +17,7 @@ import torch
 from zyfa_triton import flash_attn_func, numerics, tuning
 from zyfa_triton.kernels.hopper import launch, ptx
 from zyfa_triton.kernels.launch import launch_arguments
-from zyfa_triton.kernels.registry import FAMILIES, misfit
+from zyfa_triton.kernels.registry import FAMILIES, QUANTISING, misfit
 from zyfa_triton.problem import FP8, Problem
 from zyfa_triton.reference import attention_ref
 from zyfa_triton.testing import check_output, make_inputs
@@ -187,3 +192,55 @@ def test_contract_options_are_checked() -> None:
         numerics.ContractOptions(code_map="up")
     with pytest.raises(ValueError, match="code_map: got 'float16' with block_scale=True"):
         numerics.ContractOptions(code_map="float16")
+
+
+def test_preparing_passes_give_what_quantising_gives() -> None:
+    """In Triton's interpreter, in a process of its own: codes, V^T, descales and mean, all bits."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("hopper_preparation.py"))],
+        cwd=root, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "equal"
+
+
+@pytest.mark.parametrize("dtype", [FP8, torch.bfloat16], ids=["e4m3", "bf16"])
+@pytest.mark.parametrize("headdim", [128, 192])
+@pytest.mark.parametrize("heads", [(4, 4), (16, 2)], ids=str)
+def test_launches_name_every_argument(
+    dtype: torch.dtype, headdim: int, heads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_multiprocessors", lambda device: 132)
+    launched: list[str] = []
+
+    def record(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
+        names = set(kernel.arg_names)
+        assert names <= set(arguments), names - set(arguments)
+        assert set(arguments) - names <= {"num_warps", "enable_fp_fusion"}
+        assert len(grid) == 1 and grid[0] >= 1
+        launched.append(kernel.__name__)
+        if kernel.__name__ == "hopper_attention_forward":
+            assert grid[0] == min(132, arguments["heads"] * arguments["m_blocks"])
+            rows = 128 // arguments["PACK"]
+            assert arguments["m_blocks"] == -(-64 // rows)
+            assert arguments["heads"] * arguments["PACK"] == heads[0]
+
+    shape: dict[str, Any] = {"nheads": heads[0], "nheads_k": heads[1], "headdim": headdim}
+    problem, arguments = problem_and_arguments(dtype=dtype, **shape)
+    config = GLUON.configurations(problem)[0]
+    GLUON.launch(record, problem, arguments, config)
+    prepared = ["transpose_values"] if dtype == FP8 else []
+    assert launched == [*prepared, "hopper_attention_forward"]
+    if dtype != FP8:
+        return
+    launched.clear()
+    x = make_inputs(64, 64, **shape)
+    out = torch.empty(*x.q.shape[:3], 128, dtype=torch.bfloat16)
+    QUANTISING["gluon"].launch_quantising(
+        record, problem, x.q, x.k, x.v, out, None, softmax_scale=0.1, per_tensor=False,
+        subtract_k_mean=True, config=config,
+    )  # fmt: skip
+    expected = ["partial_sums", "largest_magnitudes", "quantise_inputs", "hopper_attention_forward"]
+    assert launched == expected

@@ -88,7 +88,7 @@ class GluonFamily:
         v = arguments["v_ptr"]
         if problem.is_fp8:
             counter = torch.empty(1, dtype=torch.int32, device=v.device)
-            v = _transposed(launch, problem, v, counter)
+            v = transposed_values(launch, problem, v, counter)
         else:
             counter = torch.zeros(1, dtype=torch.int32, device=v.device)
         launch_forward(launch, problem, arguments, v, counter, config)
@@ -214,7 +214,7 @@ def quantise(
     )
 
 
-def _transposed(
+def transposed_values(
     launch: Launch, problem: Problem, v: torch.Tensor, counter: torch.Tensor
 ) -> torch.Tensor:
     """V^T of e4m3 v, and the counter zeroed."""

@@ -1,0 +1,68 @@
+"""Run with TRITON_INTERPRET=1: the Hopper kernel's preparing passes against `quantize_fp8`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from zyfa_triton import quantize_fp8
+from zyfa_triton.backends.interpreter_repairs import repaired_interpreter
+from zyfa_triton.kernels.hopper import launch
+from zyfa_triton.problem import FP8, Problem
+from zyfa_triton.testing import make_inputs
+
+TILE = 128
+
+
+def transposed(codes: torch.Tensor) -> torch.Tensor:
+    """Bytes of V^T in tiles, by the definition in `prepare`, keys beyond the end zero."""
+    batch, seqlen, nheads, headdim = codes.shape
+    padded = -(-seqlen // TILE) * TILE
+    rows = torch.zeros(batch, padded, nheads, headdim, dtype=torch.uint8)
+    rows[:, :seqlen] = codes.view(torch.uint8)
+    order = [16 * i + 8 * g + 2 * t + e for i in range(padded // 16) for t in range(4)
+             for g in range(2) for e in range(2)]  # fmt: skip
+    tiles = rows[:, order].permute(0, 2, 1, 3).reshape(batch, nheads, -1, TILE, headdim)
+    return tiles.transpose(3, 4)
+
+
+def interpret(kernel: Any, grid: Any, arguments: Mapping[str, Any]) -> None:
+    options = ("num_warps", "enable_fp_fusion")
+    with repaired_interpreter():
+        kernel[grid](**{name: it for name, it in arguments.items() if name not in options})
+
+
+def check(seqlen_q: int, seqlen_k: int, headdim: int, subtract_k_mean: bool, whole: bool) -> None:
+    x = make_inputs(seqlen_q, seqlen_k, batch=2, headdim=headdim, layout="transposed")
+    k, granularity = x.k + 3, "tensor" if whole else "head"
+    options: dict[str, Any] = {"causal": True, "p_mode": "lean", "block_scale": False}
+    options |= {"out_dtype": torch.bfloat16, "return_lse": True}
+    problem = Problem.of(x.q, k, x.v, dtype=FP8, **options)
+    ours = launch.quantise(interpret, problem, x.q, k, x.v, whole, subtract_k_mean)
+    q_codes, q_descale = quantize_fp8(x.q, granularity, nheads_k=2)  # type: ignore[arg-type, misc]
+    k_codes, k_descale, *mean = quantize_fp8(k, granularity, subtract_mean=subtract_k_mean)  # type: ignore[arg-type]
+    v_codes, v_descale = quantize_fp8(x.v, granularity)  # type: ignore[arg-type, misc]
+    for got, want in ((ours.q, q_codes), (ours.k, k_codes), (ours.v, transposed(v_codes))):
+        assert torch.equal(got.view(torch.uint8), want.view(torch.uint8))
+    for got, want in zip(ours.descales, (q_descale, k_descale, v_descale), strict=True):
+        assert torch.equal(got, want)
+    assert (ours.mean is None) == (not subtract_k_mean)
+    if ours.mean is not None:
+        assert torch.equal(ours.mean, mean[0])
+    assert int(ours.counter) == 0
+
+    fp8 = Problem.of(q_codes, k_codes, v_codes, **options)
+    counter = torch.ones(1, dtype=torch.int32)
+    strided = v_codes.transpose(1, 2).contiguous().transpose(1, 2)
+    result = launch.transposed_values(interpret, fp8, strided, counter)
+    assert torch.equal(result.view(torch.uint8), transposed(v_codes))
+    assert int(counter) == 0
+
+
+if __name__ == "__main__":
+    check(70, 300, 128, False, False)
+    check(5, 129, 192, True, False)
+    check(64, 64, 128, True, True)
+    print("equal")
