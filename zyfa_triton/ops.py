@@ -11,6 +11,7 @@ import torch
 
 from zyfa_triton import dispatch
 from zyfa_triton import quantize as quantizer
+from zyfa_triton.problem import Rope
 
 
 @torch.library.custom_op("zyfa::attention", mutates_args=())
@@ -29,6 +30,8 @@ def _attention(
     backend: str,
     out_dtype: torch.dtype,
     return_lse: bool,
+    q_rope: torch.Tensor | None,
+    k_rope: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse = _empty(q, v, out_dtype, return_lse)
     dispatch.run(
@@ -46,6 +49,7 @@ def _attention(
         block_scale=_BLOCK_SCALES[block_scale],
         kernel=kernel,
         backend=backend,
+        rope=_rope(q_rope, k_rope),
     )
     return out, lse
 
@@ -66,6 +70,8 @@ def _(
     backend: str,
     out_dtype: torch.dtype,
     return_lse: bool,
+    q_rope: torch.Tensor | None,
+    k_rope: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return _empty(q, v, out_dtype, return_lse)
 
@@ -85,6 +91,8 @@ def _attention_out(
     kernel: str,
     backend: str,
     return_lse: bool,
+    q_rope: torch.Tensor | None,
+    k_rope: torch.Tensor | None,
     out: torch.Tensor,
 ) -> torch.Tensor:
     lse = _empty_lse(q, return_lse)
@@ -103,6 +111,7 @@ def _attention_out(
         block_scale=_BLOCK_SCALES[block_scale],
         kernel=kernel,
         backend=backend,
+        rope=_rope(q_rope, k_rope),
     )
     return lse
 
@@ -122,6 +131,8 @@ def _(
     kernel: str,
     backend: str,
     return_lse: bool,
+    q_rope: torch.Tensor | None,
+    k_rope: torch.Tensor | None,
     out: torch.Tensor,
 ) -> torch.Tensor:
     return _empty_lse(q, return_lse)
@@ -143,6 +154,34 @@ def _(
     return quantizer.empty_outputs(
         x, nheads_k=nheads_k, per_tensor=per_tensor, subtract_mean=subtract_mean
     )
+
+
+@torch.library.custom_op("zyfa::quantize_parts_fp8", mutates_args=())
+def _quantize_parts(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_nope: torch.Tensor,
+    k_rope: torch.Tensor,
+    subtract_k_mean: bool,
+) -> list[torch.Tensor]:
+    codes, descales, means = quantizer.quantize_parts(
+        q_nope, q_rope, k_nope, k_rope, subtract_k_mean=subtract_k_mean
+    )
+    return [*codes, *descales, *means]
+
+
+@_quantize_parts.register_fake
+def _(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_nope: torch.Tensor,
+    k_rope: torch.Tensor,
+    subtract_k_mean: bool,
+) -> list[torch.Tensor]:
+    codes, descales, means = quantizer.empty_part_outputs(
+        q_nope, q_rope, k_nope, k_rope, subtract_k_mean=subtract_k_mean
+    )
+    return [*codes, *descales, *means]
 
 
 @torch.library.custom_op("zyfa::add_mean_to_lse", mutates_args=("lse",))
@@ -177,6 +216,7 @@ def attention(
     out_dtype: torch.dtype,
     return_lse: bool,
     out: torch.Tensor | None,
+    rope: Rope | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Calls the operator that fits: one that returns a new output, or one that fills `out`."""
     scaling = block_scale if isinstance(block_scale, str) else ("on" if block_scale else "off")
@@ -196,6 +236,7 @@ def attention(
             backend,
             out_dtype,
             return_lse,
+            *(rope or (None, None)),
         )
     else:
         result = out
@@ -213,6 +254,7 @@ def attention(
             kernel,
             backend,
             return_lse,
+            *(rope or (None, None)),
             out,
         )
     return (result, lse) if return_lse else result
@@ -228,11 +270,27 @@ def quantize(
     return codes, descale, mean
 
 
+def quantize_parts(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_nope: torch.Tensor,
+    k_rope: torch.Tensor,
+    subtract_k_mean: bool,
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Codes and descales of the four parts in order, means of k_nope and k_rope (or empty)."""
+    found = _quantize_parts(q_nope, q_rope, k_nope, k_rope, subtract_k_mean)
+    return found[:4], found[4:8], found[8:]
+
+
 def add_mean_to_lse(
     lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
 ) -> None:
     """Adds softmax_scale * q . mean to lse, in place: undoes the removal of K's mean."""
     _add_mean_to_lse(lse, q, mean, softmax_scale)
+
+
+def _rope(q_rope: torch.Tensor | None, k_rope: torch.Tensor | None) -> Rope | None:
+    return None if q_rope is None or k_rope is None else (q_rope, k_rope)
 
 
 def _empty(

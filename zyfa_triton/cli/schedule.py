@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"one or several of {', '.join(options.P_MODES)} (default: lean)",
     )
+    parser.add_argument("--headdim", type=int, choices=options.HEADDIMS, default=128)
     parser.add_argument("--pack", choices=("perm", "op_sel"), default="perm")
     parser.add_argument("--multiply-add", choices=("plain", "packed"), default="plain")
     parser.add_argument("--row-sum", choices=("sparse", "dense"), default="sparse")
@@ -208,10 +209,13 @@ def _of_kernels(args: argparse.Namespace) -> list[Scheduled]:
                 if kernel == "hip":
                     continue
                 if kernel == "triton":
-                    rows.append(schedules.of_triton(p_mode, causal=args.causal))
+                    rows.append(
+                        schedules.of_triton(p_mode, headdim=args.headdim, causal=args.causal)
+                    )
                 else:
                     rows.append(
                         schedules.of_recipe(
+                            headdim=args.headdim,
                             p_mode=p_mode,
                             causal=args.causal,
                             pack=args.pack,

@@ -5,8 +5,12 @@ It does not launch: `launch` is a function (kernel, grid, arguments) of the devi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
+from zyfa_triton.joint_scale import part_ranges
 from zyfa_triton.kernels.family import Launch
 from zyfa_triton.kernels.launch import LAUNCH_OPTIONS
 
@@ -27,12 +31,85 @@ def quantize(
 
     x: (batch, seqlen, nheads, headdim), not empty.
     """
+    _encode(launch, x, codes, descale, mean, _partial_amax(launch, x, mean))
+
+
+def quantize_parts(
+    launch: Launch,
+    parts: Sequence[torch.Tensor],
+    codes: Sequence[torch.Tensor],
+    descales: Sequence[torch.Tensor],
+    means: Sequence[torch.Tensor | None],
+) -> None:
+    """Quantises q_nope, q_rope, k_nope, k_rope with the scales of `joint_scale`, none empty.
+
+    Fills codes, descales ((batch, nheads_k), k_rope's (batch, its heads)) and means.
+    """
+    found = [_partial_amax(launch, x, mean) for x, mean in zip(parts, means, strict=True)]
+    amax = [
+        each.reshape(*descale.shape, -1).amax(2)
+        for each, descale in zip(found, descales, strict=True)
+    ]
+    for x, one, descale, mean, partial, wanted in zip(
+        parts, codes, descales, means, found, part_ranges(*amax), strict=True
+    ):
+        partial.view(*descale.shape, -1).copy_(wanted[:, :, None])
+        _encode(launch, x, one, descale, mean, partial)
+
+
+def _partial_amax(launch: Launch, x: torch.Tensor, mean: torch.Tensor | None) -> torch.Tensor:
+    """Largest magnitudes (batch, nheads, chunks) of x without its mean, which is filled first."""
     from zyfa_triton.kernels import quantize as kernels
 
+    batch, _, nheads, headdim = x.shape
+    grid, shape = _shape(x, mean)
+    chunks = shape["chunks"]
+    sums = None
+    if mean is not None:
+        sums = x.new_empty((batch, nheads, chunks, headdim), dtype=torch.float32)
+        arguments = {name: value for name, value in shape.items() if name != "HAS_MEAN"}
+        launch(kernels.partial_sums, grid, {"x_ptr": x, "sums_ptr": sums, **arguments})
+    amax = x.new_empty((batch, nheads, chunks), dtype=torch.float32)
+    launch(
+        kernels.partial_amax,
+        grid,
+        {"x_ptr": x, "sums_ptr": sums, "mean_ptr": mean, "amax_ptr": amax, **shape},
+    )
+    return amax
+
+
+def _encode(
+    launch: Launch,
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    descale: torch.Tensor,
+    mean: torch.Tensor | None,
+    amax: torch.Tensor,
+) -> None:
+    """Fills codes and descale; amax as `_partial_amax` returns it."""
+    from zyfa_triton.kernels import quantize as kernels
+
+    grid, shape = _shape(x, mean)
+    launch(
+        kernels.to_e4m3,
+        grid,
+        {
+            "x_ptr": x,
+            "mean_ptr": mean,
+            "amax_ptr": amax,
+            "codes_ptr": codes,
+            "descale_ptr": descale,
+            "heads_a_scale": x.shape[0] * x.shape[2] // descale.numel(),
+            **shape,
+        },
+    )
+
+
+def _shape(x: torch.Tensor, mean: torch.Tensor | None) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Grid, and what all kernels want to know of x: (batch, seqlen, nheads, headdim)."""
     batch, seqlen, nheads, headdim = x.shape
     chunks = -(-seqlen // CHUNK)
-    grid = (chunks * nheads * batch,)
-    shape = {
+    return (chunks * nheads * batch,), {
         "stride_b": x.stride(0),
         "stride_s": x.stride(1),
         "stride_h": x.stride(2),
@@ -43,34 +120,9 @@ def quantize(
         "CHUNK": CHUNK,
         "ROWS": ROWS,
         "WIDTH": _width(headdim),
+        "HAS_MEAN": mean is not None,
         **_OPTIONS,
     }
-    has_mean = mean is not None
-    sums = None
-    if has_mean:
-        sums = x.new_empty((batch, nheads, chunks, headdim), dtype=torch.float32)
-        launch(kernels.partial_sums, grid, {"x_ptr": x, "sums_ptr": sums, **shape})
-    amax = x.new_empty((batch, nheads, chunks), dtype=torch.float32)
-    shape["HAS_MEAN"] = has_mean
-    launch(
-        kernels.partial_amax,
-        grid,
-        {"x_ptr": x, "sums_ptr": sums, "mean_ptr": mean, "amax_ptr": amax, **shape},
-    )
-    scales = descale.numel()
-    launch(
-        kernels.to_e4m3,
-        grid,
-        {
-            "x_ptr": x,
-            "mean_ptr": mean,
-            "amax_ptr": amax,
-            "codes_ptr": codes,
-            "descale_ptr": descale,
-            "heads_a_scale": batch * nheads // scales,
-            **shape,
-        },
-    )
 
 
 def add_mean_to_lse(
