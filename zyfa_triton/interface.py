@@ -221,6 +221,7 @@ def warmup(
     *,
     quantize: bool = False,
     tune: bool = False,
+    rope: tuple[torch.Tensor, torch.Tensor] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Compiles, and on request tunes, what a later call with such arguments runs.
@@ -235,19 +236,25 @@ def warmup(
             with `quantize`. The values in q, k and v do not matter.
         tune: measure all candidate configurations now and store the fastest in ZYFA_TUNING_FILE.
             Device only.
+        rope: (q_rope, k_rope) for calls of `flash_attn_mla_func`, or `flash_attn_mla_fp8_func` with
+            `quantize`; q, k are then q_nope, k_nope.
     Returns:
         The configuration that such calls use from now on; empty for back ends that have none.
     """
-    from zyfa_triton import dispatch, tuning
+    from zyfa_triton import dispatch, mla, tuning
 
     backend = dispatch.choose_backend(options.get("backend", "auto"), q.device)
     if tune and backend != "device":
         checks.refuse(
             ValueError, "tune", f'True with backend "{backend}"', "True for CUDA or ROCm tensors"
         )
-    function = flash_attn_fp8_func if quantize else flash_attn_func
     with torch.no_grad(), tuning.observed(force=tune) as seen:
-        function(q, k, v, softmax_scale, causal, **options)
+        if rope is not None:
+            of_parts = mla.flash_attn_mla_fp8_func if quantize else mla.flash_attn_mla_func
+            of_parts(q, rope[0], k, rope[1], v, softmax_scale, causal, **options)
+        else:
+            function = flash_attn_fp8_func if quantize else flash_attn_func
+            function(q, k, v, softmax_scale, causal, **options)
     return dict(seen[-1]) if seen else {}
 
 

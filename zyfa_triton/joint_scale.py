@@ -9,7 +9,7 @@ each key head the product of the scales must be the same in both parts. The scal
 k_rope is quantised once for all heads that share it, k_nope keeps a scale a head, and q, which has
 heads in both parts, makes up for the difference. Whichever part of q needs more room has 448 as its
 largest code; the other has smaller codes than it might, which costs a floating-point format no
-precision until they fall below 2^-6.
+precision until they fall below 2^-6, and then less than the other part's rounding costs the score.
 
 A part of k whose largest magnitude is below 2^-16 of the other's counts as that, and everything
 below 2^-80 as 2^-80, so that quotients stay finite. It reads no tensor but the amax given.
