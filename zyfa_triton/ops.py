@@ -30,8 +30,8 @@ def _attention(
     backend: str,
     out_dtype: torch.dtype,
     return_lse: bool,
-    q_rope: torch.Tensor | None,
-    k_rope: torch.Tensor | None,
+    q_rope: torch.Tensor | None = None,
+    k_rope: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse = _empty(q, v, out_dtype, return_lse)
     dispatch.run(
@@ -70,8 +70,8 @@ def _(
     backend: str,
     out_dtype: torch.dtype,
     return_lse: bool,
-    q_rope: torch.Tensor | None,
-    k_rope: torch.Tensor | None,
+    q_rope: torch.Tensor | None = None,
+    k_rope: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return _empty(q, v, out_dtype, return_lse)
 
@@ -91,9 +91,9 @@ def _attention_out(
     kernel: str,
     backend: str,
     return_lse: bool,
-    q_rope: torch.Tensor | None,
-    k_rope: torch.Tensor | None,
     out: torch.Tensor,
+    q_rope: torch.Tensor | None = None,
+    k_rope: torch.Tensor | None = None,
 ) -> torch.Tensor:
     lse = _empty_lse(q, return_lse)
     dispatch.run(
@@ -131,9 +131,9 @@ def _(
     kernel: str,
     backend: str,
     return_lse: bool,
-    q_rope: torch.Tensor | None,
-    k_rope: torch.Tensor | None,
     out: torch.Tensor,
+    q_rope: torch.Tensor | None = None,
+    k_rope: torch.Tensor | None = None,
 ) -> torch.Tensor:
     return _empty_lse(q, return_lse)
 
@@ -254,8 +254,8 @@ def attention(
             kernel,
             backend,
             return_lse,
-            *(rope or (None, None)),
             out,
+            *(rope or (None, None)),
         )
     return (result, lse) if return_lse else result
 
