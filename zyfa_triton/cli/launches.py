@@ -37,7 +37,7 @@ def rows_of(args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     try:
         calls = [
-            Attention(seqlen, args.nheads, args.nheads_k, args.batch, args.causal)
+            Attention(seqlen, args.nheads, args.nheads_k, args.batch, args.causal, args.headdim)
             for seqlen in args.seqlens
         ]
         for kernel in dict.fromkeys(args.kernel or ["pingpong"]):
@@ -48,6 +48,7 @@ def rows_of(args: argparse.Namespace) -> list[dict[str, Any]]:
                     causal=args.causal,
                     nheads=args.nheads,
                     nheads_k=args.nheads_k,
+                    headdim=args.headdim,
                     pack=args.pack,
                 )
                 launches = (model.launch(call, rescales=rescales) for call in calls)
@@ -78,7 +79,7 @@ def readable(rows: Sequence[dict[str, Any]]) -> str:
         for row in rows
     ]
     first = rows[0]
-    heads = f"{first['nheads']} heads, {first['nheads_k']} of keys, head dim 128"
+    heads = f"{first['nheads']} heads, {first['nheads_k']} of keys, head dim {first['headdim']}/128"
     kind = "causal" if first["causal"] else "without a mask"
     return "\n\n".join(
         (
