@@ -55,7 +55,7 @@ def flash_attn_func(
         block_scale: whether each 64 keys of P carry a power of two. "auto": where the target does
             it for free.
         kernel: what runs: "auto" (what tuning found), "triton" (the loops as Triton compiles
-            them), "pingpong" (the hand-scheduled loop in their place: gfx950, e4m3, head dim 128),
+            them), "pingpong" (the hand-scheduled loop in their place: gfx950, e4m3),
             "hip" (HIP C++, compiled when first used: gfx950, bf16).
         backend: where: "auto", "device", "interpreter" (Triton's), "emulated" (gfx950 machine code
             on the CPU), "reference" (the contract model). A choice other than "auto" never falls
