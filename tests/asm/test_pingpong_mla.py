@@ -225,6 +225,15 @@ def test_a_rope_part_that_the_loop_cannot_load_is_refused() -> None:
             )
 
 
+def test_a_kernel_that_reads_no_parts_is_not_given_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pingpong.PingPongFamily, "reads_parts", False)
+    parts, rope = apart(inputs_of(64, 64, nheads=1, nheads_k=1))
+    with pytest.raises(ValueError, match='"pingpong"; it does not take q and k in two parts'):
+        flash_attn_mla_func(
+            parts.q, rope[0], parts.k, rope[1], parts.v, kernel="pingpong", backend="emulated"
+        )
+
+
 @pytest.mark.parametrize("p_mode", ["lean", "exact"])
 def test_registers_and_lds(p_mode: str) -> None:
     asked = offline.problem(headdim=192, p_mode=p_mode)
