@@ -216,7 +216,7 @@ def test_a_share_of_rescales_is_a_share() -> None:
 
 
 def test_head_dim_192_is_a_quarter_more_to_do_and_takes_less_than_that_longer() -> None:
-    """The matrix pipe has 10 instructions a tile instead of 8, the vector pipe as many as before."""
+    """The matrix pipe has 10 instructions a tile instead of 8, the vector pipe no more."""
     wide = LaunchModel("pingpong", "lean", nheads=2, headdim=192)
     launches = [
         model("pingpong", "lean").launch(Attention(1024, nheads=2), rescales=0),
