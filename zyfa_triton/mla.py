@@ -2,8 +2,8 @@
 
 A head of q and k is 128 columns without and 64 with rotary position embedding, here called nope and
 rope. Scores are sums over both; the rope part of k is usually one head that all heads share. The
-kernels read the parts from where they are, so that k is never put together. What is computed is
-what `flash_attn_func` computes of the concatenated q and k, bit for bit.
+kernels read the parts from where they are, so that k is never put together. What a kernel computes
+is what it computes of the concatenated q and k through `flash_attn_func`, bit for bit.
 
 Arguments are checked here, nothing else is done to them.
 """
@@ -52,10 +52,12 @@ def flash_attn_mla_func(
         softmax_scale: None is 1/sqrt(192).
         q_descale, k_descale: e4m3 inputs only; their product is what the product of a code of q and
             one of k stands for, in both parts alike. See `quantize_mla_fp8`.
-        Others: as in `flash_attn_func`. kernel "pingpong" takes e4m3 inputs.
+        Others: as in `flash_attn_func`. kernel: "auto", "triton", or "pingpong" for e4m3 inputs;
+            that in HIP does not take parts.
     Returns:
-        As `flash_attn_func` of q = cat(q_nope, q_rope) and k = cat(k_nope, k_rope), bit for bit:
-        out (batch, seqlen_q, nheads, 128), and with return_lse lse (batch, nheads, seqlen_q).
+        As `flash_attn_func` of q = cat(q_nope, q_rope) and k = cat(k_nope, k_rope), by the same
+        kernel bit for bit: out (batch, seqlen_q, nheads, 128), and with return_lse lse (batch,
+        nheads, seqlen_q).
     Raises:
         As `flash_attn_func`.
     """
