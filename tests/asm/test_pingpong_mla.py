@@ -7,13 +7,9 @@ import itertools
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
-from asm_overrides.emulator import FindingLog, Kernel, load_text
-from asm_overrides.recipes.attention_fp8.alone import Task, lone_kernel
 from zyfa_triton import (
     activations,
     flash_attn_mla_func,
@@ -243,89 +239,24 @@ def test_registers_and_lds(p_mode: str) -> None:
     assert report.lds_bytes == 80 * 1024
 
 
-_BANK_GROUPS = {
-    "ds_read_b128": (
-        [range(first, first + 16) for first in range(0, 64, 16)],
-        [
-            [half + lane for first, last in runs for lane in range(first, last)]
-            for half in (0, 32)
-            for runs in (((0, 4), (12, 16), (20, 28)), ((4, 12), (16, 20), (28, 32)))
-        ],
-    ),
-    "ds_read_b64_tr_b8": ([range(32), range(32, 64)],),
-}
-"""Lanes of an LDS read that are served together.
-
-Of a 16-byte read that is not documented: 16 in a row, or the sets that others measured on CDNA3. A
-transposing 8-byte read serves 32 in a row.
-"""
-
-
-class Banks:
-    """Stands in for the checks and counts cycles that LDS reads lose in the 64 banks."""
-
-    def __init__(self) -> None:
-        self.reads: dict[str, int] = {}
-        self.lost: dict[str, int] = {}
-
-    def made_for(self, kernel: Kernel, log: FindingLog) -> Banks:
-        """Itself, as the factory that emulator.run asks for."""
-        return self
-
-    def on_lds(
-        self,
-        group: Any,
-        instruction: Any,
-        addresses: NDArray[np.int64],
-        size: int,
-        is_write: bool,
-        lanes: Any,
-    ) -> None:
-        name = instruction.opcode
-        if is_write or name not in _BANK_GROUPS:
-            return
-        assert lanes is None or lanes.all()
-        self.reads[name] = self.reads.get(name, 0) + len(addresses)
-        for wave in addresses:
-            worst = 0
-            for groups in _BANK_GROUPS[name]:
-                lost = 0
-                for chosen in groups:
-                    dwords = (wave[list(chosen)][:, None] // 4 + np.arange(size // 4)).ravel()
-                    lost += int(np.bincount(np.unique(dwords) % 64).max()) - 1
-                worst = max(worst, lost)
-            self.lost[name] = self.lost.get(name, 0) + worst
-
-    def _ignore(self, *_: Any) -> None:
-        pass
-
-    on_start = on_instruction = on_memory = on_barrier = on_end = _ignore
-
-
-@cache
-def alone(headdim: int) -> Kernel:
-    loop = pingpong.PingPongLoop(name="banks", p_mode="lean", is_causal=False, headdim=headdim)
-    text = loop.generated(".L").text
-    return load_text(lone_kernel(text, loop.lds_bytes, pingpong.interface(), headdim=headdim))
-
-
 @pytest.mark.parametrize("headdim", [128, 192])
-def test_lds_reads_meet_in_no_bank(headdim: int) -> None:
-    """Rows of K, of its rope part and of V: none of 5 blocks' reads needs a cycle more."""
-    banks = Banks()
-    Task(256, 300, causal=False, headdim=headdim).run(alone(headdim), checks=banks.made_for)
-    assert banks.lost == {"ds_read_b128": 0, "ds_read_b64_tr_b8": 0}
+def test_lds_reads_and_writes_meet_in_no_bank(headdim: int) -> None:
+    """Rows of K, of its rope part and of V: no access of 5 blocks takes a cycle more."""
+    inputs = inputs_of(256, 300, nheads=1, nheads_k=1, headdim=headdim)
+    problem = Problem.of(
+        inputs.q, inputs.k, inputs.v, causal=False, p_mode="lean", block_scale=True,
+        out_dtype=torch.bfloat16, return_lse=False,
+    )  # fmt: skip
+    out = torch.empty(1, 256, 1, 128, dtype=torch.bfloat16)
+    arguments = launch_arguments(
+        problem, inputs.q, inputs.k, inputs.v, out, None, softmax_scale=0.1, **inputs.descales
+    )
+    found = emulated.emulate(problem, arguments, kernel="pingpong", count_banks=True).banks
+    reads: dict[str, int] = {}
+    for use in found:
+        assert use.conflicts == 0, use
+        if not use.is_write:
+            name = use.instruction.split()[0]
+            reads[name] = reads.get(name, 0) + use.accesses
     # 8 waves; K is read once ahead: 4 reads a slice and block of K, 16 a block of V
-    assert banks.reads == {"ds_read_b128": 8 * 6 * 4 * headdim // 64, "ds_read_b64_tr_b8": 8 * 80}
-
-
-def test_a_row_length_that_is_no_swizzle_is_noticed() -> None:
-    """The counter counts: 16 rows of 128 bytes at one chunk meet eightfold."""
-    banks = Banks()
-    rows = np.arange(64)[None] * 128
-
-    class Read:
-        opcode = "ds_read_b128"
-
-    banks.on_lds(None, Read(), rows, 16, False, None)
-    assert banks.lost["ds_read_b128"] == 4 * 7
+    assert reads == {"ds_read_b128": 8 * 6 * 4 * headdim // 64, "ds_read_b64_tr_b8": 8 * 80}

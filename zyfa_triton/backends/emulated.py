@@ -177,7 +177,8 @@ def emulate(
     )
     return Emulation(
         compiled=compiled,
-        kernel=compiled.kernel,
+        # a loop of the caller's own is Triton's kernel still
+        kernel=compiled.kernel if compiled.kept_own_loop else tuning.kernel_of(config),
         findings=result.findings,
         wave_instructions=result.wave_instructions,
         seconds=result.seconds,
