@@ -18,14 +18,19 @@ from tqdm import tqdm
 
 from asm_overrides.campaign import SURVIVED, VERDICTS, Campaign, Verdict, count
 from asm_overrides.recipes.attention_fp8.alone import lone_kernel, tasks
+from zyfa_triton.cli.options import HEADDIMS
 from zyfa_triton.cli.output import table, write_json
 from zyfa_triton.kernels.pingpong import PingPongLoop, interface
 
 
-def campaign(p_mode: str, is_causal: bool) -> Campaign:
-    loop = PingPongLoop(name="mutated", p_mode=p_mode, is_causal=is_causal)
+def campaign(p_mode: str, is_causal: bool, headdim: int) -> Campaign:
+    loop = PingPongLoop(name="mutated", p_mode=p_mode, is_causal=is_causal, headdim=headdim)
     text, lds_bytes = loop.generated(".L").text, loop.lds_bytes
-    return Campaign(text, lambda each: lone_kernel(each, lds_bytes, interface()), tasks(is_causal))
+    return Campaign(
+        text,
+        lambda each: lone_kernel(each, lds_bytes, interface(), headdim=headdim),
+        tasks(is_causal, headdim),
+    )
 
 
 def judged(chosen: Campaign, title: str, processes: int) -> list[Verdict]:
@@ -51,14 +56,16 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--p-mode", choices=("lean", "exact"), action="append")
     parser.add_argument("--mask", choices=("causal", "full"), default="causal")
+    parser.add_argument("--headdim", type=int, choices=HEADDIMS, default=HEADDIMS[0])
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     rows: list[dict[str, object]] = []
     for p_mode in args.p_mode or ("lean", "exact"):
         start = time.perf_counter()
-        title = f"{p_mode}, {args.mask}"
-        verdicts = judged(campaign(p_mode, args.mask == "causal"), title, args.processes)
+        title = f"{p_mode}, {args.mask}, head dim {args.headdim}"
+        chosen = campaign(p_mode, args.mask == "causal", args.headdim)
+        verdicts = judged(chosen, title, args.processes)
         seconds = time.perf_counter() - start
         print(f"{title}: {len(verdicts)} mistakes, {seconds:.0f} s\n\n{summary(verdicts)}\n")
         survivors = [str(each.mutation) for each in verdicts if each.verdict == SURVIVED]
@@ -67,6 +74,7 @@ def main(argv: list[str] | None = None) -> int:
             {
                 "p_mode": p_mode,
                 "mask": args.mask,
+                "headdim": args.headdim,
                 "mistakes": len(verdicts),
                 "counts": count(verdicts),
                 "survivors": survivors,

@@ -26,6 +26,8 @@ OURS: tuple[dict[str, Any], ...] = (
     {"p_mode": "lean", "row_sum": "dense"},
     {"p_mode": "exact"},
     {"p_mode": "exact", "row_sum": "dense"},
+    {"p_mode": "lean", "headdim": 192},
+    {"p_mode": "exact", "headdim": 192},
 )
 VARIATIONS: dict[str, Constants] = {
     "as documented": DEFAULT,
@@ -52,18 +54,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     rows = [schedules.of_recipe(**parameters) for parameters in OURS]
     if args.triton:
-        rows += [schedules.of_triton(p_mode) for p_mode in ("lean", "exact")]
+        rows += [
+            schedules.of_triton(p_mode, headdim=headdim)
+            for headdim in (128, 192)
+            for p_mode in ("lean", "exact")
+        ]
     if args.hip:
         rows += [schedules.of_hip(headdim) for headdim in (128, 192)]
     rows += [schedules.of_file(path) for path in args.file]
     header = (
-        "kernel", "P", "port bound", "limit", "useful best", "useful worst", "busy worst",
+        "kernel", "d", "P", "port bound", "limit", "useful best", "useful worst", "busy worst",
     )  # fmt: skip
     print(table(header, [_cells(row) for row in rows]))
     result: dict[str, Any] = {"rows": [row.as_json() for row in rows]}
     if args.sensitivity:
         result["sensitivity"] = _sensitivity(rows)
-        names = [f"{_name(row)} {row.as_json()['p_mode']}" for row in rows]
+        names = [
+            f"{_name(row)} {row.as_json()['headdim']} {row.as_json()['p_mode']}" for row in rows
+        ]
         print("\nuseful share at the worst offset")
         print(table(("constants", *names), [(k, *v) for k, v in result["sensitivity"].items()]))
     write_json(args.json, result)
@@ -82,6 +90,7 @@ def _cells(row: schedules.Scheduled) -> tuple[str, ...]:
     shares = ("useful_share_replay_best", "useful_share_replay_worst", "matrix_busy_replay_worst")
     return (
         _name(row),
+        str(values["headdim"] or "-"),
         values["p_mode"],
         f"{values['port_bound_share']:.3f}",
         values["port_bound_limit"],

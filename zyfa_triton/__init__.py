@@ -3,6 +3,9 @@
     flash_attn_func       attention of bfloat16, float16 or e4m3 tensors
     flash_attn_fp8_func   attention of 16-bit tensors, computed in FP8
     quantize_fp8          e4m3 codes and descales of a 16-bit tensor
+    flash_attn_mla_func, flash_attn_mla_fp8_func, quantize_mla_fp8
+                          the same of q and k in two parts (MLA): 128 columns, and 64 with rotary
+                          embedding whose keys all heads may share
     warmup                compiles and tunes ahead of CUDA graph capture
     language              @triton.jit building blocks for kernels of your own (needs Triton)
 
@@ -22,14 +25,18 @@ if TYPE_CHECKING:
     from zyfa_triton import language
     from zyfa_triton.backends import BackendUnavailableError
     from zyfa_triton.interface import flash_attn_fp8_func, flash_attn_func, quantize_fp8, warmup
+    from zyfa_triton.mla import flash_attn_mla_fp8_func, flash_attn_mla_func, quantize_mla_fp8
 
 __all__ = [
     "BackendUnavailableError",
     "__version__",
     "flash_attn_fp8_func",
     "flash_attn_func",
+    "flash_attn_mla_fp8_func",
+    "flash_attn_mla_func",
     "language",
     "quantize_fp8",
+    "quantize_mla_fp8",
     "warmup",
 ]
 
@@ -37,7 +44,10 @@ _HOMES = {
     "BackendUnavailableError": "zyfa_triton.backends",
     "flash_attn_fp8_func": "zyfa_triton.interface",
     "flash_attn_func": "zyfa_triton.interface",
+    "flash_attn_mla_fp8_func": "zyfa_triton.mla",
+    "flash_attn_mla_func": "zyfa_triton.mla",
     "quantize_fp8": "zyfa_triton.interface",
+    "quantize_mla_fp8": "zyfa_triton.mla",
     "warmup": "zyfa_triton.interface",
 }
 

@@ -82,6 +82,19 @@ class Activations:
             v=self.v[:, :seqlen, :nheads_k],
         )
 
+    def with_rope_part(self) -> Activations:
+        """Inputs of head dim 192/128 as an MLA layer has them, made of these (head dim 128).
+
+        Columns 128 to 191 are the 32 pairs (c, c + 64) that rotate fastest with the position, once
+        more: scores are those of all columns plus those of the pairs. softmax_scale is 1/sqrt(192).
+        Raises ActivationsError for another head dim.
+        """
+        if self.q.shape[3] != 128:
+            raise ActivationsError(f"{self.name} has head dim {self.q.shape[3]}, 128 is needed")
+        pairs = torch.cat((torch.arange(32), 64 + torch.arange(32))).to(self.q.device)
+        q, k = (torch.cat((x, x[..., pairs]), 3) for x in (self.q, self.k))
+        return replace(self, name=f"{self.name}+rope", q=q, k=k, softmax_scale=1 / math.sqrt(192))
+
     def to(self, device: torch.device | str) -> Activations:
         """The same inputs on another device."""
         return replace(self, q=self.q.to(device), k=self.k.to(device), v=self.v.to(device))

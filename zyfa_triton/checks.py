@@ -12,8 +12,9 @@ from typing import NoReturn
 
 import torch
 
-from zyfa_triton.problem import DTYPES, FP8, HEADDIMS, OUT_DTYPES, P_MODES
+from zyfa_triton.problem import DTYPES, FP8, HEADDIMS, OUT_DTYPES, P_MODES, ROPE_WIDTHS
 
+HEADDIM_V_OF_PARTS = dict(HEADDIMS)[sum(ROPE_WIDTHS)]
 _LAYOUT = "(batch, seqlen, nheads, headdim)"
 _OTHER_FP8 = {
     torch.float8_e4m3fnuz: "its exponent bias is 8, not 7; convert through float32",
@@ -60,6 +61,53 @@ def check_inputs(
             f"{q.shape[2]} heads with {k.shape[2]} heads of k and v",
             "a positive multiple of the heads of k",
         )
+
+
+def check_parts(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_nope: torch.Tensor,
+    k_rope: torch.Tensor,
+    v: torch.Tensor | None,
+    dtypes: Sequence[torch.dtype] = DTYPES,
+) -> None:
+    """q and k in two parts, and v unless None, on their own and against q_nope and k_nope."""
+    tensors = {"q_nope": q_nope, "q_rope": q_rope, "k_nope": k_nope, "k_rope": k_rope}
+    if v is not None:
+        tensors["v"] = v
+    for name, tensor in tensors.items():
+        check_tensor(name, tensor, dtypes)
+        if tensor.dtype != q_nope.dtype:
+            refuse(TypeError, name, tensor.dtype, f"{q_nope.dtype}, the dtype of q_nope")
+        if tensor.device != q_nope.device:
+            place = f"{q_nope.device}, where q_nope is"
+            refuse(ValueError, name, f"a tensor on {tensor.device}", place)
+    first, rope = ROPE_WIDTHS
+    batch, seqlen_q, nheads, _ = q_nope.shape
+    _, seqlen_k, nheads_k, _ = k_nope.shape
+    keys = (batch, seqlen_k, nheads_k)
+    accepted = {
+        "q_nope": ((batch, seqlen_q, nheads, first),),
+        "q_rope": ((batch, seqlen_q, nheads, rope),),
+        "k_nope": ((*keys, first),),
+        "k_rope": ((batch, seqlen_k, 1, rope), (*keys, rope)),
+        "v": ((*keys, HEADDIM_V_OF_PARTS),),
+    }
+    for name, tensor in tensors.items():
+        if not any(_equal(tensor.shape, shape) for shape in accepted[name]):
+            shapes = " or ".join(str(tuple(map(int, shape))) for shape in accepted[name])
+            refuse(ValueError, name, f"shape {tuple(map(int, tensor.shape))}", shapes)
+    if nheads_k == 0 or nheads == 0 or nheads % nheads_k != 0:
+        refuse(
+            ValueError,
+            "q_nope",
+            f"{nheads} heads with {nheads_k} heads of k_nope",
+            "a positive multiple of the heads of k_nope",
+        )
+
+
+def _equal(shape: Sequence[int], other: Sequence[int]) -> bool:
+    return all(a == b for a, b in zip(shape, other, strict=True))
 
 
 def check_tensor(name: str, tensor: torch.Tensor, dtypes: Sequence[torch.dtype]) -> None:

@@ -15,7 +15,7 @@ import torch
 from zyfa_triton import arch, backends, tuning
 from zyfa_triton.backends import BackendUnavailableError, Unavailable
 from zyfa_triton.kernels.registry import FAMILIES
-from zyfa_triton.problem import FP8, Problem
+from zyfa_triton.problem import FP8, Problem, Rope
 
 KERNELS = tuning.KERNELS
 BACKENDS = backends.NAMES
@@ -123,8 +123,12 @@ def run(
     kernel: str,
     backend: str,
     config: dict[str, Any] | None = None,
+    rope: Rope | None = None,
 ) -> None:
-    """Computes attention of checked tensors into `out` and `lse`, which nothing has filled yet."""
+    """Computes attention of checked tensors into `out` and `lse`, which nothing has filled yet.
+
+    rope: further columns of q and k, in tensors of their own.
+    """
     kernel = choose_kernel(kernel)
     backend = choose_backend(backend, q.device)
     family = FAMILIES.get(kernel)
@@ -145,6 +149,7 @@ def run(
         ),
         out_dtype=out.dtype,
         return_lse=lse is not None,
+        rope=rope,
     )
     if out.numel() == 0:
         return
@@ -166,6 +171,7 @@ def run(
         k_descale=k_descale,
         v_descale=v_descale,
         config=config,
+        rope=rope,
     )
 
 

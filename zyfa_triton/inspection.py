@@ -118,7 +118,11 @@ def of_other_settings(asked: Problem) -> list[Row]:
 
     def loop(**settings: Any) -> pingpong.PingPongLoop:
         return pingpong.PingPongLoop(
-            name="inspected", p_mode=asked.p_mode, is_causal=asked.causal, **settings
+            name="inspected",
+            p_mode=asked.p_mode,
+            is_causal=asked.causal,
+            headdim=asked.headdim,
+            **settings,
         )
 
     names, values = zip(*pingpong.settings().items(), strict=True)

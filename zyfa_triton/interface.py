@@ -55,7 +55,7 @@ def flash_attn_func(
         block_scale: whether each 64 keys of P carry a power of two. "auto": where the target does
             it for free.
         kernel: what runs: "auto" (what tuning found), "triton" (the loops as Triton compiles
-            them), "pingpong" (the hand-scheduled loop in their place: gfx950, e4m3, head dim 128),
+            them), "pingpong" (the hand-scheduled loop in their place: gfx950, e4m3),
             "hip" (HIP C++, compiled when first used: gfx950, bf16), "gluon" (Triton's lower level:
             sm90, e4m3 "lean" and "exact", bf16).
         backend: where: "auto", "device", "interpreter" (Triton's), "emulated" (gfx950 machine code
@@ -210,6 +210,7 @@ def warmup(
     *,
     quantize: bool = False,
     tune: bool = False,
+    rope: tuple[torch.Tensor, torch.Tensor] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Compiles, and on request tunes, what a later call with such arguments runs.
@@ -224,19 +225,25 @@ def warmup(
             with `quantize`. The values in q, k and v do not matter.
         tune: measure all candidate configurations now and store the fastest in ZYFA_TUNING_FILE.
             Device only.
+        rope: (q_rope, k_rope) for calls of `flash_attn_mla_func`, or `flash_attn_mla_fp8_func` with
+            `quantize`; q, k are then q_nope, k_nope.
     Returns:
         The configuration that such calls use from now on; empty for back ends that have none.
     """
-    from zyfa_triton import dispatch, tuning
+    from zyfa_triton import dispatch, mla, tuning
 
     backend = dispatch.choose_backend(options.get("backend", "auto"), q.device)
     if tune and backend != "device":
         checks.refuse(
             ValueError, "tune", f'True with backend "{backend}"', "True for CUDA or ROCm tensors"
         )
-    function = flash_attn_fp8_func if quantize else flash_attn_func
     with torch.no_grad(), tuning.observed(force=tune) as seen:
-        function(q, k, v, softmax_scale, causal, **options)
+        if rope is not None:
+            of_parts = mla.flash_attn_mla_fp8_func if quantize else mla.flash_attn_mla_func
+            of_parts(q, rope[0], k, rope[1], v, softmax_scale, causal, **options)
+        else:
+            function = flash_attn_fp8_func if quantize else flash_attn_func
+            function(q, k, v, softmax_scale, causal, **options)
     return dict(seen[-1]) if seen else {}
 
 

@@ -40,7 +40,7 @@ from zyfa_triton.kernels.launch import kernel_constants, launch_arguments, launc
 from zyfa_triton.problem import Problem
 
 TILE_M, TILE_N = 256, 64
-HEAD_DIM = 128
+HEAD_DIM_V = 128
 TYPICAL_RESCALES = 0.28
 """Share of tiles that are rescaled on a typical layer: bench/rescales.py prose4k_L14.npz."""
 TOKENS = 32768
@@ -55,9 +55,10 @@ _SMALLEST_NORMAL = 0x08
 
 @dataclass(frozen=True)
 class Attention:
-    """What is launched: FP8 attention, head dim 128, as many queries as keys.
+    """What is launched: FP8 attention, as many queries as keys.
 
-    batch: None takes as many entries as TOKENS tokens have. nheads_k: None takes nheads.
+    batch: None takes as many entries as TOKENS tokens have. nheads_k: None takes nheads. headdim:
+    of q and k.
     """
 
     seqlen: int
@@ -65,6 +66,7 @@ class Attention:
     nheads_k: int | None = None
     batch: int | None = None
     causal: bool = True
+    headdim: int = 128
 
     def __post_init__(self) -> None:
         for name in ("seqlen", "nheads", "nheads_k", "batch"):
@@ -95,7 +97,12 @@ class Attention:
     def flop(self) -> int:
         """Two products for each pair of a query and a key that it sees."""
         pairs = self.seqlen * (self.seqlen + 1) // 2 if self.causal else self.seqlen**2
-        return 4 * HEAD_DIM * pairs * self.nheads * self.entries
+        return self.flop_a_pair * pairs * self.nheads * self.entries
+
+    @property
+    def flop_a_pair(self) -> int:
+        """Of a query and a key: Q K^T and P V."""
+        return 2 * (self.headdim + HEAD_DIM_V)
 
 
 def key_tiles(m_block: int, seqlen: int, causal: bool) -> tuple[int, int]:
@@ -111,7 +118,7 @@ class LaunchModel:
 
     Args:
         kernel: "triton" or "pingpong". pack: of the ping-pong loop, see attention_fp8.Parameters.
-        nheads, nheads_k: of the calls; the code depends on them.
+        nheads, nheads_k, headdim: of the calls; the code depends on them.
     Raises:
         ValueError: no such kernel for such a problem, or its workgroups do not fill a compute unit.
         RuntimeError: it does not compile here.
@@ -125,11 +132,13 @@ class LaunchModel:
         causal: bool = True,
         nheads: int = 16,
         nheads_k: int | None = None,
+        headdim: int = 128,
         pack: str = "perm",
         constants: Constants = DEFAULT,
     ) -> None:
         self.kernel, self.p_mode, self.causal = kernel, p_mode, causal
         self._nheads, self._nheads_k = nheads, nheads_k or nheads
+        self._headdim = headdim
         self._pack = pack
         self._code = ""
         self._constants = constants
@@ -158,12 +167,12 @@ class LaunchModel:
         """
         if not 0 <= rescales <= 1:
             raise ValueError(f"rescales: got {rescales}; accepted: 0 to 1")
-        kind = (asked.nheads, asked.heads_k, asked.causal)
-        mine = (self._nheads, self._nheads_k, self.causal)
+        kind = (asked.nheads, asked.heads_k, asked.headdim, asked.causal)
+        mine = (self._nheads, self._nheads_k, self._headdim, self.causal)
         if kind != mine:
             raise ValueError(
-                f"asked: got (nheads, nheads_k, causal) {kind}; accepted: {mine}, which the code "
-                "was compiled for"
+                f"asked: got (nheads, nheads_k, headdim, causal) {kind}; accepted: {mine}, which "
+                "the code was compiled for"
             )
         tiles = [key_tiles(m, asked.seqlen, asked.causal) for m in range(asked.m_blocks)]
         calm = [self.model(0).time(*each) for each in tiles]
@@ -184,6 +193,7 @@ class LaunchModel:
     def _compiled(self, seqlen: int, every: int = 0) -> tuple[dict[str, Any], CompiledKernel]:
         """Arguments of a call, with its data, and the code that it runs."""
         asked = offline.problem(
+            headdim=self._headdim,
             p_mode=self.p_mode,
             causal=self.causal,
             nheads=self._nheads,
@@ -195,8 +205,9 @@ class LaunchModel:
         config = tuning.select(self.kernel, asked, key, arguments, lambda: tuning.default(key))
         launchable = tuning.launchable(config, key)
         if self.kernel == pingpong.PingPongFamily.name:
-            loop = pingpong.loop_of(asked.p_mode, is_causal=asked.causal, pack=self._pack)
-            launchable["LOOP"] = loop
+            launchable["LOOP"] = pingpong.loop_of(
+                asked.p_mode, is_causal=asked.causal, headdim=asked.headdim, pack=self._pack
+            )
         compiled = compile_attention(arguments, kernel_constants(asked, arguments), launchable)
         if self.kernel == pingpong.PingPongFamily.name and compiled.kept_own_loop:
             raise RuntimeError(f"the ping-pong loop is not in this kernel: {compiled.splice}")
@@ -236,11 +247,12 @@ class LaunchModel:
 def _arguments(asked: Problem, every: int) -> dict[str, Any]:
     """Arguments whose scores are larger after each `every` tiles of keys; equal in all if 0."""
 
-    def codes(heads: int) -> torch.Tensor:
-        shape = (asked.batch, asked.seqlen_q, heads, asked.headdim)
+    def codes(heads: int, width: int) -> torch.Tensor:
+        shape = (asked.batch, asked.seqlen_q, heads, width)
         return torch.full(shape, _ONE, dtype=torch.uint8)
 
-    q, k, v = codes(asked.nheads), codes(asked.nheads_k), codes(asked.nheads_k)
+    q, k = codes(asked.nheads, asked.headdim), codes(asked.nheads_k, asked.headdim)
+    v = codes(asked.nheads_k, asked.headdim_v)
     if every:
         larger = torch.arange(asked.seqlen_k) // (TILE_N * every)
         k[:] = (_SMALLEST_NORMAL + larger).to(torch.uint8)[None, :, None, None]
@@ -312,7 +324,8 @@ class Launch:
         pooled = {order: self.makespan(order, pool).balance for order in ORDERS}
         tiles = sum(sum(key_tiles(m, self.asked.seqlen, self.asked.causal))
                     for m in range(self.asked.m_blocks))  # fmt: skip
-        visited = 4 * HEAD_DIM * TILE_M * TILE_N * tiles * self.asked.nheads * self.asked.entries
+        pairs = TILE_M * TILE_N * tiles * self.asked.nheads * self.asked.entries
+        visited = self.asked.flop_a_pair * pairs
         return {
             "kernel": self.model.kernel,
             "p_mode": self.model.p_mode,
@@ -320,6 +333,7 @@ class Launch:
             "batch": self.asked.entries,
             "nheads": self.asked.nheads,
             "nheads_k": self.asked.heads_k,
+            "headdim": self.asked.headdim,
             "seqlen": self.asked.seqlen,
             "rescales": self.rescales,
             "clock_ghz": card.hertz / 1e9,

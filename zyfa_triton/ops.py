@@ -13,6 +13,7 @@ import torch
 
 from zyfa_triton import dispatch
 from zyfa_triton import quantize as quantizer
+from zyfa_triton.problem import Rope
 
 
 @torch.library.custom_op("zyfa::attention", mutates_args=())
@@ -31,6 +32,8 @@ def _attention(
     backend: str,
     out_dtype: torch.dtype,
     return_lse: bool,
+    q_rope: torch.Tensor | None = None,
+    k_rope: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse = _empty(q, v, out_dtype, return_lse)
     dispatch.run(
@@ -48,6 +51,7 @@ def _attention(
         block_scale=_BLOCK_SCALES[block_scale],
         kernel=kernel,
         backend=backend,
+        rope=_rope(q_rope, k_rope),
     )
     return out, lse
 
@@ -68,6 +72,8 @@ def _(
     backend: str,
     out_dtype: torch.dtype,
     return_lse: bool,
+    q_rope: torch.Tensor | None = None,
+    k_rope: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return _empty(q, v, out_dtype, return_lse)
 
@@ -88,6 +94,8 @@ def _attention_out(
     backend: str,
     return_lse: bool,
     out: torch.Tensor,
+    q_rope: torch.Tensor | None = None,
+    k_rope: torch.Tensor | None = None,
 ) -> torch.Tensor:
     lse = _empty_lse(q, return_lse)
     dispatch.run(
@@ -105,6 +113,7 @@ def _attention_out(
         block_scale=_BLOCK_SCALES[block_scale],
         kernel=kernel,
         backend=backend,
+        rope=_rope(q_rope, k_rope),
     )
     return lse
 
@@ -125,6 +134,8 @@ def _(
     backend: str,
     return_lse: bool,
     out: torch.Tensor,
+    q_rope: torch.Tensor | None = None,
+    k_rope: torch.Tensor | None = None,
 ) -> torch.Tensor:
     return _empty_lse(q, return_lse)
 
@@ -145,6 +156,46 @@ def _(
     return quantizer.empty_outputs(
         x, nheads_k=nheads_k, per_tensor=per_tensor, subtract_mean=subtract_mean
     )
+
+
+@torch.library.custom_op("zyfa::quantize_parts_fp8", mutates_args=())
+def _quantize_parts(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_nope: torch.Tensor,
+    k_rope: torch.Tensor,
+    subtract_k_mean: bool,
+) -> list[torch.Tensor]:
+    codes, descales, means = quantizer.quantize_parts(
+        q_nope, q_rope, k_nope, k_rope, subtract_k_mean=subtract_k_mean
+    )
+    return [*codes, *descales, *means]
+
+
+@_quantize_parts.register_fake
+def _(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_nope: torch.Tensor,
+    k_rope: torch.Tensor,
+    subtract_k_mean: bool,
+) -> list[torch.Tensor]:
+    codes, descales, means = quantizer.empty_part_outputs(
+        q_nope, q_rope, k_nope, k_rope, subtract_k_mean=subtract_k_mean
+    )
+    return [*codes, *descales, *means]
+
+
+@torch.library.custom_op("zyfa::add_mean_to_lse", mutates_args=("lse",))
+def _add_mean_to_lse(
+    lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
+) -> None:
+    quantizer.add_mean_to_lse(lse, q, mean, softmax_scale)
+
+
+@_add_mean_to_lse.register_fake
+def _(lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float) -> None:
+    return None
 
 
 @torch.library.custom_op("zyfa::attention_fp8", mutates_args=())
@@ -352,6 +403,7 @@ def attention(
     out_dtype: torch.dtype,
     return_lse: bool,
     out: torch.Tensor | None,
+    rope: Rope | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Calls the operator that fits: one that returns a new output, or one that fills `out`."""
     scaling = _scaling(block_scale)
@@ -371,6 +423,7 @@ def attention(
             backend,
             out_dtype,
             return_lse,
+            *(rope or (None, None)),
         )
     else:
         result = out
@@ -389,6 +442,7 @@ def attention(
             backend,
             return_lse,
             out,
+            *(rope or (None, None)),
         )
     return (result, lse) if return_lse else result
 
@@ -444,6 +498,29 @@ def quantize(
     if per_tensor:
         descale = descale.expand(x.shape[0], nheads_k)
     return codes, descale, mean
+
+
+def quantize_parts(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_nope: torch.Tensor,
+    k_rope: torch.Tensor,
+    subtract_k_mean: bool,
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Codes and descales of the four parts in order, means of k_nope and k_rope (or empty)."""
+    found = _quantize_parts(q_nope, q_rope, k_nope, k_rope, subtract_k_mean)
+    return found[:4], found[4:8], found[8:]
+
+
+def add_mean_to_lse(
+    lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
+) -> None:
+    """Adds softmax_scale * q . mean to lse, in place: undoes the removal of K's mean."""
+    _add_mean_to_lse(lse, q, mean, softmax_scale)
+
+
+def _rope(q_rope: torch.Tensor | None, k_rope: torch.Tensor | None) -> Rope | None:
+    return None if q_rope is None or k_rope is None else (q_rope, k_rope)
 
 
 def _empty(

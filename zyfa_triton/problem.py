@@ -14,6 +14,10 @@ HEADDIMS = ((128, 128), (192, 128))  # (headdim of q and k, headdim of v)
 DTYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fn)
 OUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 FP8 = torch.float8_e4m3fn
+ROPE_WIDTHS = (128, 64)  # columns of q and k before and in the rope part, where that is apart
+Rope = tuple[torch.Tensor, torch.Tensor]
+"""The rope parts of q (batch, seqlen_q, nheads, 64) and of k (batch, seqlen_k, nheads_k or 1, 64):
+columns of q and k behind those that their tensors have."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +66,18 @@ class Problem:
         out_dtype: torch.dtype,
         return_lse: bool,
         dtype: torch.dtype | None = None,
+        rope: Rope | None = None,
     ) -> Problem:
         """The problem that checked tensors (batch, seqlen, nheads, headdim) pose.
 
-        dtype: what they will be converted to first, if that is not theirs.
+        dtype: what they will be converted to first, if that is not theirs. Rope parts are columns
+        like others: whether they are tensors of their own makes no difference to what is computed.
         """
         dtype = dtype or q.dtype
         is_fp8 = dtype == FP8
         return cls(
             dtype=dtype,
-            headdim=q.shape[3],
+            headdim=q.shape[3] + (rope[0].shape[3] if rope is not None else 0),
             headdim_v=v.shape[3],
             nheads=q.shape[2],
             nheads_k=k.shape[2],

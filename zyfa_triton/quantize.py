@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import torch
 
+from zyfa_triton.joint_scale import part_ranges
 from zyfa_triton.kernels.quantize_launch import CHUNK, ROWS
 from zyfa_triton.problem import FP8
 
@@ -54,6 +55,72 @@ def quantize(
     else:
         _quantize_on_cpu(x, codes, descale, mean if subtract_mean else None)
     return codes, descale, mean
+
+
+def empty_part_outputs(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_nope: torch.Tensor,
+    k_rope: torch.Tensor,
+    *,
+    subtract_k_mean: bool,
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Unfilled codes and descales of the four parts, in order, and means of those of k."""
+    nheads_k = k_nope.shape[2]
+    found = [
+        empty_outputs(x, nheads_k=groups, per_tensor=False, subtract_mean=subtracts)
+        for x, groups, subtracts in (
+            (q_nope, nheads_k, False),
+            (q_rope, nheads_k, False),
+            (k_nope, nheads_k, subtract_k_mean),
+            (k_rope, k_rope.shape[2], subtract_k_mean),
+        )
+    ]
+    codes, descales, means = ([each[index] for each in found] for index in range(3))
+    return codes, descales, means[2:]
+
+
+def quantize_parts(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_nope: torch.Tensor,
+    k_rope: torch.Tensor,
+    *,
+    subtract_k_mean: bool,
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Codes, descales and means by `joint_scale`, shaped by `empty_part_outputs`.
+
+    The scale of q_rope is q_descale * k_descale / k_rope_descale: kernels need no more than the
+    first descale and that of k_nope.
+    """
+    parts = (q_nope, q_rope, k_nope, k_rope)
+    codes, descales, k_means = empty_part_outputs(*parts, subtract_k_mean=subtract_k_mean)
+    if any(part.numel() == 0 for part in parts):
+        for descale in descales:
+            descale.fill_(1.0)
+        for one in codes:
+            one.view(torch.uint8).zero_()
+        for mean in k_means:
+            mean.zero_()
+        return codes, descales, k_means
+    means = [None, None, *(k_means if subtract_k_mean else (None, None))]
+    if q_nope.device.type == "cuda":
+        from zyfa_triton.backends import device
+
+        device.quantize_parts(parts, codes, descales, means)
+        return codes, descales, k_means
+    for x, mean in zip(parts, means, strict=True):
+        if mean is not None:
+            mean.copy_(_mean(x))
+    amax = [
+        _amax(x, mean).reshape(*descale.shape, -1).amax(-1)
+        for x, mean, descale in zip(parts, means, descales, strict=True)
+    ]
+    for x, one, descale, mean, wanted in zip(
+        parts, codes, descales, means, part_ranges(*amax), strict=True
+    ):
+        _encode(x, one, descale, mean, wanted)
+    return codes, descales, k_means
 
 
 def add_mean_to_lse(
@@ -94,21 +161,35 @@ def scale_of(amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _quantize_on_cpu(
     x: torch.Tensor, codes: torch.Tensor, descale: torch.Tensor, mean: torch.Tensor | None
 ) -> None:
-    batch, _, nheads, _ = x.shape
     if mean is not None:
         mean.copy_(_mean(x))
-    amax = x.new_empty((batch, nheads), dtype=torch.float32)
+    _encode(x, codes, descale, mean, _amax(x, mean).reshape(*descale.shape, -1).amax(-1))
+
+
+def _amax(x: torch.Tensor, mean: torch.Tensor | None) -> torch.Tensor:
+    """Largest |x - mean| of each head, (batch, nheads); infinite where x holds a NaN."""
+    amax = x.new_empty((x.shape[0], x.shape[2]), dtype=torch.float32)
     for b, h in _heads(x):
         magnitude = _centred(x, mean, b, h).abs()
         amax[b, h] = torch.where(magnitude < float("inf"), magnitude, float("inf")).max()
-    groups = (1, 1) if descale.shape == (1, 1) else (batch, descale.shape[1])
-    per_group = amax.reshape(groups[0], groups[1], -1).amax(-1)
-    scale, inverse = scale_of(per_group)
+    return amax
+
+
+def _encode(
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    descale: torch.Tensor,
+    mean: torch.Tensor | None,
+    amax: torch.Tensor,
+) -> None:
+    """Fills codes and descale, whose shape amax has."""
+    scale, inverse = scale_of(amax)
     descale.copy_(scale)
+    batch, _, nheads, _ = x.shape
     if descale.shape == (1, 1):
         inverse = inverse.expand(batch, nheads)
     else:
-        inverse = inverse.repeat_interleave(nheads // groups[1], 1)
+        inverse = inverse.repeat_interleave(nheads // descale.shape[1], 1)
     as_bytes = codes.view(torch.uint8)
     for b, h in _heads(x):
         if bool(inverse[b, h].isnan()):

@@ -43,7 +43,7 @@ def of_recipe(constants: Constants = DEFAULT, **parameters: Any) -> Scheduled:
     """Schedule of the ping-pong loop; raises ValueError for parameters that it does not take."""
     asked = Parameters(**parameters)
     text = generate(build(asked), Options(label_prefix=".L")).text
-    default = Parameters(causal=asked.causal, p_mode=asked.p_mode)
+    default = Parameters(causal=asked.causal, p_mode=asked.p_mode, headdim=asked.headdim)
     settings = [
         f"{name}={getattr(asked, name)}"
         for name in ("pack", "multiply_add", "row_sum")

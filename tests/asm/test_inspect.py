@@ -34,6 +34,8 @@ PARAMETERS = [
     Parameters(p_mode="lean", pack="op_sel", causal=False),
     Parameters(p_mode="lean", row_sum="dense"),
     Parameters(p_mode="exact"),
+    Parameters(p_mode="lean", headdim=192),
+    Parameters(p_mode="exact", headdim=192),
 ]
 ONCE_A_SCORE = re.compile(r"acc_s\d|pair\d|frag_p")
 """Names of the recipe's values that hold scores, or codes made of them."""
@@ -141,7 +143,7 @@ def test_command_line_knows_every_kernel_of_the_op() -> None:
     assert offline.kernels_that_serve(offline.problem()) == ("triton", "pingpong")
     bf16 = offline.problem(dtype=torch.bfloat16)
     assert offline.kernels_that_serve(bf16) == ("triton", "hip")
-    assert offline.kernels_that_serve(offline.problem(headdim=192)) == ("triton",)
+    assert offline.kernels_that_serve(offline.problem(headdim=192)) == ("triton", "pingpong")
 
 
 def test_spliced_kernel_costs_what_its_loop_costs(
@@ -176,8 +178,17 @@ def test_other_settings_of_the_loop_are_shown_where_they_change_it() -> None:
     assert lean["row_sum=dense"].mfma_rowsum == 128
     fewest = lean["pack=op_sel multiply_add=packed"]
     assert (fewest.softmax_valu, fewest.softmax_valu_blocked) == (384, 128)
-    with pytest.raises(ValueError, match="written for head dim 128"):
-        inspection.of_other_settings(offline.problem(headdim=192))
+    with pytest.raises(ValueError, match="takes e4m3 inputs"):
+        inspection.of_other_settings(offline.problem(dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+def test_every_setting_fits_with_head_dim_192(causal: bool) -> None:
+    for p_mode, others in (("lean", 7), ("exact", 3)):
+        asked = offline.problem(headdim=192, p_mode=p_mode, causal=causal)
+        rows = inspection.of_other_settings(asked)
+        assert len(rows) == others
+        assert all((row.spills, row.vgprs, row.headdim) == (0, 256, 192) for row in rows)
 
 
 def test_tritons_own_loop_is_told_apart_too(rows: dict[tuple[str, str], inspection.Row]) -> None:
@@ -225,8 +236,19 @@ def test_command_prints_and_writes_the_documented_rows(
 def test_command_refuses_a_kernel_that_does_not_serve_the_problem(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["inspect", "--kernel", "pingpong", "--headdim", "192"]) == 2
-    assert "it is written for head dim 128" in capsys.readouterr().err
+    assert main(["inspect", "--kernel", "pingpong", "--dtype", "bf16"]) == 2
+    assert "it takes e4m3 inputs" in capsys.readouterr().err
+
+
+def test_head_dim_192_has_half_as_much_again_of_qk(
+    rows: dict[tuple[str, str], inspection.Row],
+) -> None:
+    for p_mode in ("lean", "exact"):
+        wide = inspection.of_kernel("pingpong", offline.problem(headdim=192, p_mode=p_mode))
+        narrow = rows["pingpong", p_mode]
+        assert (wide.mfma_qk, wide.mfma_pv) == (1.5 * narrow.mfma_qk, narrow.mfma_pv)
+        assert (wide.softmax_valu, wide.barriers) == (narrow.softmax_valu, narrow.barriers)
+        assert (wide.spills, wide.headdim, wide.lds_bytes) == (0, 192, 80 * 1024)
 
 
 def test_compile_takes_the_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,7 +269,8 @@ def test_the_kernel_in_hip_is_inspected_and_scheduled(
     assert (found.mfma_qk, found.mfma_pv, found.mfma_other) == (1536, 1024, 0)
     assert (found.spills, found.softmax_valu_blocked, found.lds_bytes) == (0, 0, 160 * 1024)
     file = tmp_path / "rows.json"
-    assert main(["schedule", "--kernel", "hip", "--json", str(file)]) == 0
+    arguments = ["schedule", "--kernel", "hip", "--headdim", "128", "192"]
+    assert main([*arguments, "--json", str(file)]) == 0
     rows = json.loads(file.read_text())
     assert [(row["kernel"], row["dtype"], row["headdim"]) for row in rows] == [
         ("hip", "bf16", 128), ("hip", "bf16", 192),

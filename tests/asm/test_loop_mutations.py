@@ -6,7 +6,7 @@ bench/mutations.py tries them all.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -18,23 +18,26 @@ from zyfa_triton.kernels.pingpong import PingPongLoop, interface
 
 
 @cache
-def loop_text() -> str:
-    loop = PingPongLoop(name="mutated", p_mode="lean", is_causal=True)
+def loop_text(headdim: int = 128) -> str:
+    loop = PingPongLoop(name="mutated", p_mode="lean", is_causal=True, headdim=headdim)
     return loop.generated(".L").text
 
 
-def frame(loop: str) -> str:
-    lds_bytes = PingPongLoop(name="mutated", p_mode="lean", is_causal=True).lds_bytes
-    return lone_kernel(loop, lds_bytes, interface())
+def frame(loop: str, headdim: int = 128) -> str:
+    recipe = PingPongLoop(name="mutated", p_mode="lean", is_causal=True, headdim=headdim)
+    return lone_kernel(loop, recipe.lds_bytes, interface(), headdim=headdim)
 
 
 @cache
-def campaign() -> Campaign:
-    return Campaign(loop_text(), frame, tasks(causal=True), seeds=(1,))
+def campaign(headdim: int = 128) -> Campaign:
+    framed = partial(frame, headdim=headdim)
+    return Campaign(loop_text(headdim), framed, tasks(causal=True, headdim=headdim), seeds=(1,))
 
 
-def test_a_sample_of_mistakes_is_noticed() -> None:
-    verdicts = list(campaign().run(campaign().sample(14, seed=7)))
+@pytest.mark.parametrize("headdim", [128, 192])
+def test_a_sample_of_mistakes_is_noticed(headdim: int) -> None:
+    chosen = campaign(headdim)
+    verdicts = list(chosen.run(chosen.sample(14, seed=7)))
     assert len({each.mutation.kind for each in verdicts}) >= 7
     assert [str(each.mutation) for each in verdicts if each.verdict == SURVIVED] == []
 

@@ -107,14 +107,14 @@ def attention_loop(
     acc_o = tl.zeros([256, 128], tl.float32)
     for start_n in range(0, full_end, 64):
         m_i, l_i, acc_o = _tile(
-            q, q, k_ptr, v_ptr, stride_ks, stride_vs, start_n, row_0 + rows, seqlen_q, seqlen_k,
-            scale_log2, m_i, l_i, acc_o, False, IS_CAUSAL, True, P_MODE, True,
-            128, 128, 256, 64, False)  # fmt: skip
+            q, q, k_ptr, k_ptr, v_ptr, stride_ks, stride_ks, stride_vs, start_n, row_0 + rows,
+            seqlen_q, seqlen_k, scale_log2, m_i, l_i, acc_o, False, IS_CAUSAL, True, P_MODE, True,
+            128, 128, 128, 256, 64, False)  # fmt: skip
     for start_n in range(full_end, end, 64):
         m_i, l_i, acc_o = _tile(
-            q, q, k_ptr, v_ptr, stride_ks, stride_vs, start_n, row_0 + rows, seqlen_q, seqlen_k,
-            scale_log2, m_i, l_i, acc_o, True, IS_CAUSAL, True, P_MODE, True,
-            128, 128, 256, 64, False)  # fmt: skip
+            q, q, k_ptr, k_ptr, v_ptr, stride_ks, stride_ks, stride_vs, start_n, row_0 + rows,
+            seqlen_q, seqlen_k, scale_log2, m_i, l_i, acc_o, True, IS_CAUSAL, True, P_MODE, True,
+            128, 128, 128, 256, 64, False)  # fmt: skip
     show_results(m_i)
     show_results(l_i)
     show_results(acc_o)

@@ -99,18 +99,27 @@ def test_every_constant_has_a_source() -> None:
     assert {trust for trust, _ in SOURCES.values()} <= set("DMRF?")
 
 
+@pytest.mark.parametrize("headdim", [128, 192])
 @pytest.mark.parametrize("p_mode", ["lean", "exact"])
-def test_our_loop_runs_in_opposite_phases(p_mode: str) -> None:
-    steady = schedules.of_recipe(p_mode=p_mode).prediction.steady
+def test_our_loop_runs_in_opposite_phases(p_mode: str, headdim: int) -> None:
+    prediction = schedules.of_recipe(p_mode=p_mode, headdim=headdim).prediction
+    steady, worst = prediction.steady, prediction.worst
     assert steady.stagger == 1
+    assert steady.headdim == headdim
     path = steady.tracks[0].path
-    worst = schedules.of_recipe(p_mode=p_mode).prediction.worst
     idle = sum(worst.idle_matrix().values()) / worst.period
     assert idle == pytest.approx(1 - worst.matrix_busy, abs=2e-4)  # all of it has a cause
-    # 64 keys, four times: 4 + 4 products and a row sum
-    assert sum(each.spec.port == "mfma" for each in path) == 4 * 9
-    assert len(steady.tracks[0].useful) == 4 * 8
+    # 64 keys, four times: 4 or 6 products of QK, 4 of PV and a row sum
+    products = headdim // 32 + 4
+    assert sum(each.spec.port == "mfma" for each in path) == 4 * (products + 1)
+    assert len(steady.tracks[0].useful) == 4 * products
     assert not any(each.opcode == "v_cndmask_b32" for each in path)  # no mask
+
+
+@pytest.mark.parametrize("p_mode", ["lean", "exact"])
+def test_head_dim_192_leaves_the_matrix_pipe_a_tenth_idle_at_most(p_mode: str) -> None:
+    worst = schedules.of_recipe(p_mode=p_mode, headdim=192).prediction.worst
+    assert worst.useful_share >= 0.90
 
 
 def test_model_puts_a_wave_that_is_in_step_below_one_that_is_not() -> None:

@@ -211,6 +211,20 @@ def test_a_share_of_rescales_is_a_share() -> None:
         model("pingpong", "lean").launch(Attention(256, nheads=2), rescales=1.5)
     with pytest.raises(ValueError, match="asked: got"):
         model("pingpong", "lean").launch(Attention(256, nheads=4))
+    with pytest.raises(ValueError, match=r"headdim, causal\) \(2, 2, 192, True\)"):
+        model("pingpong", "lean").launch(Attention(256, nheads=2, headdim=192))
+
+
+def test_head_dim_192_is_a_quarter_more_to_do_and_takes_less_than_that_longer() -> None:
+    """The matrix pipe has 10 instructions a tile instead of 8, the vector pipe no more."""
+    wide = LaunchModel("pingpong", "lean", nheads=2, headdim=192)
+    launches = [
+        model("pingpong", "lean").launch(Attention(1024, nheads=2), rescales=0),
+        wide.launch(Attention(1024, nheads=2, headdim=192), rescales=0),
+    ]
+    assert launches[1].asked.flop == 1.25 * launches[0].asked.flop
+    for narrow_cycles, cycles in zip(*(each.costs for each in launches), strict=True):
+        assert narrow_cycles < cycles < 1.25 * narrow_cycles
 
 
 def test_command_predicts_launches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def compiled(
     return triton.compile(source, target=target, options=dict(options))
 
 
-@pytest.mark.parametrize("headdim", [128, 192])
+@pytest.mark.parametrize("columns", ["128", "192", "128+64"])
 @pytest.mark.parametrize(
     ("dtype", "p_mode", "block_scale"),
     [
@@ -56,17 +56,21 @@ def compiled(
     ids=str,
 )
 def test_attention_for_hopper_uses_its_matrix_instruction_and_fits(
-    dtype: torch.dtype, p_mode: str, block_scale: bool, headdim: int
+    dtype: torch.dtype, p_mode: str, block_scale: bool, columns: str
 ) -> None:
-    x = make_inputs(100, 100, headdim=headdim, dtype=dtype)
+    x = make_inputs(100, 100, headdim=192 if columns == "192" else 128, dtype=dtype)
+    rope = None
+    if columns == "128+64":  # parts, with one head of k's rope part
+        rope = (x.q[..., :64].contiguous(), x.k[:, :, :1, :64].contiguous())
     out = torch.empty(1, 100, 4, 128, dtype=torch.bfloat16)
     problem = Problem.of(
         x.q, x.k, x.v, causal=True, p_mode=p_mode, block_scale=block_scale,
-        out_dtype=out.dtype, return_lse=True,
+        out_dtype=out.dtype, return_lse=True, rope=rope,
     )  # fmt: skip
     arguments = launch.launch_arguments(
-        problem, x.q, x.k, x.v, out, torch.empty(1, 4, 100), softmax_scale=0.1, **x.descales
-    )
+        problem, x.q, x.k, x.v, out, torch.empty(1, 4, 100), softmax_scale=0.1, rope=rope,
+        **x.descales,
+    )  # fmt: skip
     arguments |= launch.kernel_constants(problem, arguments)
     config = tuning.default(tuning.key_of(problem, "sm90"))
     arguments |= {name: config.pop(name) for name in ("BLOCK_M", "BLOCK_N")}
@@ -93,4 +97,9 @@ def test_quantising_kernels_compile(target: GPUTarget) -> None:
         quantize_launch.quantize(launch_it, x.q, *outputs)
         mean = torch.zeros(1, nheads_k, 192)
         quantize_launch.add_mean_to_lse(launch_it, torch.zeros(1, nheads, 300), x.q, mean, 0.1)
-    assert seen == ["partial_sums", "partial_amax", "to_e4m3", "lse_shift"] * 2
+        parts = [*x.q.split((128, 64), 3), *x.k.split((128, 64), 3)]
+        codes, descales, means = quantize.empty_part_outputs(*parts, subtract_k_mean=True)
+        quantize_launch.quantize_parts(launch_it, parts, codes, descales, (None, None, *means))
+    ranges = ["partial_amax"] * 2 + ["partial_sums", "partial_amax"] * 2
+    of_parts = [*ranges, *["to_e4m3"] * 4]
+    assert seen == ["partial_sums", "partial_amax", "to_e4m3", "lse_shift", *of_parts] * 2

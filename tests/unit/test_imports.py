@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "zyfa_triton.activations",
         "zyfa_triton.arch",
+        "zyfa_triton.joint_scale",
         "zyfa_triton.language",
         "zyfa_triton.numerics",
         "zyfa_triton.problem",
@@ -32,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("zyfa_triton.dispatch",),
     ("zyfa_triton.quantize",),
     ("zyfa_triton.ops",),
-    ("zyfa_triton.interface",),
+    ("zyfa_triton.interface", "zyfa_triton.mla"),
     ("zyfa_triton",),
     ("zyfa_triton.testing", "zyfa_triton.measure", "zyfa_triton.offline", "zyfa_triton.prototype"),
     (

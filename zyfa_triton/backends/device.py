@@ -8,7 +8,7 @@ measures nor compiles: a kernel that is not loaded yet is an error that says to 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ from zyfa_triton.kernels import launch as attention_launch
 from zyfa_triton.kernels import quantize_launch
 from zyfa_triton.kernels.hip import Launchable as HipLaunchable
 from zyfa_triton.kernels.registry import FAMILIES, QUANTISING
-from zyfa_triton.problem import Problem
+from zyfa_triton.problem import Problem, Rope
 from zyfa_triton.splice import fallback_reason
 
 TRITON_VERSIONS = ((3, 6), (3, 9))  # first and last minor version that this is tested with
@@ -90,6 +90,7 @@ def run(
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
     config: dict[str, Any] | None = None,
+    rope: Rope | None = None,
 ) -> None:
     """Launches attention. Raises NotWarmedUpError under graph capture, see the module."""
     arch = arch_of(q.device.index)
@@ -106,6 +107,7 @@ def run(
             q_descale=q_descale,
             k_descale=k_descale,
             v_descale=v_descale,
+            rope=rope,
         )
         key = tuning.key_of(problem, arch.name)
 
@@ -188,6 +190,21 @@ def quantize(
         raise BackendUnavailableError("device", _no_e4m3(arch))
     with torch.cuda.device(x.device):
         quantize_launch.quantize(_launch, x, codes, descale, mean)
+
+
+def quantize_parts(
+    parts: Sequence[torch.Tensor],
+    codes: Sequence[torch.Tensor],
+    descales: Sequence[torch.Tensor],
+    means: Sequence[torch.Tensor | None],
+) -> None:
+    """Fills codes, descales and means of q and k in parts, see `zyfa_triton.quantize`."""
+    _require_device()
+    arch = arch_of(parts[0].device.index)
+    if not arch.has_e4m3:
+        raise BackendUnavailableError("device", _no_e4m3(arch))
+    with torch.cuda.device(parts[0].device):
+        quantize_launch.quantize_parts(_launch, parts, codes, descales, means)
 
 
 def add_mean_to_lse(

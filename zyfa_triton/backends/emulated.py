@@ -27,7 +27,7 @@ from zyfa_triton.backends.device import triton_complaint
 from zyfa_triton.backends.probabilities import ProbabilityCapture
 from zyfa_triton.compile import TARGET, CompiledKernel, compile_call
 from zyfa_triton.kernels.launch import launch_arguments, launch_grid
-from zyfa_triton.problem import Problem
+from zyfa_triton.problem import Problem, Rope
 
 _ALIGNMENT = 16
 _MOST_PROCESSES = 2
@@ -95,6 +95,7 @@ def run(
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
     config: dict[str, Any] | None = None,
+    rope: Rope | None = None,
 ) -> None:
     """Fills out and lse; slow: about a second for 256 queries and 1,024 keys of a head.
 
@@ -111,6 +112,7 @@ def run(
         q_descale=q_descale,
         k_descale=k_descale,
         v_descale=v_descale,
+        rope=rope,
     )
     result = emulate(problem, arguments, kernel=kernel, config=config)
     if result.findings:
@@ -175,7 +177,8 @@ def emulate(
     )
     return Emulation(
         compiled=compiled,
-        kernel=compiled.kernel,
+        # a loop of the caller's own is Triton's kernel still
+        kernel=compiled.kernel if compiled.kept_own_loop else tuning.kernel_of(config),
         findings=result.findings,
         wave_instructions=result.wave_instructions,
         seconds=result.seconds,

@@ -30,13 +30,18 @@ def attention(
     q_descale: torch.Tensor | None,
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
+    q_rope: torch.Tensor | None,
+    k_rope: torch.Tensor | None,
 ) -> None:
     """Fills out and lse with what `attention_forward` computes."""
     from zyfa_triton.kernels.attention import attention_forward
 
+    rope = None if q_rope is None or k_rope is None else (q_rope, k_rope)
     if problem.dtype == torch.bfloat16:
         # The interpreter keeps bfloat16 as bit patterns, and tl.dot would multiply those.
         q, k, v = (_widened(tensor) for tensor in (q, k, v))
+        if rope is not None:
+            rope = (_widened(rope[0]), _widened(rope[1]))
         problem = replace(problem, dtype=torch.float32)
     arguments = attention_launch.launch_arguments(
         problem,
@@ -49,6 +54,7 @@ def attention(
         q_descale=q_descale,
         k_descale=k_descale,
         v_descale=v_descale,
+        rope=rope,
     )
     arguments |= attention_launch.kernel_constants(problem, arguments)
     blocks = {name: config[name] for name in ("BLOCK_M", "BLOCK_N")}
@@ -61,6 +67,18 @@ def quantize(
 ) -> None:
     """Fills codes, descale and mean with what the quantising kernels compute."""
     quantize_launch.quantize(_launch, x, codes, descale, mean)
+
+
+def quantize_parts(*tensors: torch.Tensor | None) -> None:
+    """Fills codes, descales and means of the parts of q and k: four tensors of each in a row."""
+    parts, codes, descales, means = (tensors[first : first + 4] for first in range(0, 16, 4))
+    quantize_launch.quantize_parts(
+        _launch,
+        [each for each in parts if each is not None],
+        [each for each in codes if each is not None],
+        [each for each in descales if each is not None],
+        means,
+    )
 
 
 def add_mean_to_lse(
@@ -86,5 +104,6 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 FUNCTIONS: dict[str, tuple[Callable[..., None], tuple[int, ...]]] = {
     "attention": (attention, (5, 6)),
     "quantize": (quantize, (1, 2, 3)),
+    "quantize_parts": (quantize_parts, tuple(range(4, 16))),
     "add_mean_to_lse": (add_mean_to_lse, (0,)),
 }

@@ -23,7 +23,7 @@ from zyfa_triton import env
 from zyfa_triton.backends import BackendUnavailableError, Unavailable
 from zyfa_triton.backends.device import triton_complaint
 from zyfa_triton.backends.interpreted import FUNCTIONS
-from zyfa_triton.problem import Problem
+from zyfa_triton.problem import Problem, Rope
 
 CONFIG = {"BLOCK_M": 64, "BLOCK_N": 64}
 _WORKER = "zyfa_triton.backends.interpreter_worker"
@@ -60,6 +60,7 @@ def run(
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
     config: dict[str, Any] | None = None,
+    rope: Rope | None = None,
 ) -> None:
     """Interprets attention_forward; slow: about a second for 256 queries and keys of a head."""
     if problem.block_scale and not _has_scaled_dot():
@@ -85,6 +86,7 @@ def run(
         q_descale,
         k_descale,
         v_descale,
+        *(rope or (None, None)),
     )
 
 

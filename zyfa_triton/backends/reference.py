@@ -13,7 +13,7 @@ import torch
 
 from zyfa_triton import numerics
 from zyfa_triton.backends import Unavailable
-from zyfa_triton.problem import Problem
+from zyfa_triton.problem import Problem, Rope
 
 _CHUNK_SCORES = 1 << 22  # float32 scores held at once: 16 MiB
 
@@ -42,8 +42,14 @@ def run(
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
     config: dict[str, Any] | None = None,
+    rope: Rope | None = None,
 ) -> None:
-    """Fills out and lse; `kernel` and `config` make no difference to a model."""
+    """Fills out and lse; `kernel` and `config` make no difference to a model.
+
+    Rope parts are put behind q's and k's columns: the contract sums 64-wide slices either way.
+    """
+    if rope is not None:
+        q, k = (torch.cat(parts, 3) for parts in ((q, rope[0]), (k, _of_heads(rope[1], k))))
     if not problem.is_fp8:
         _exact(problem, q, k, v, out, lse, softmax_scale)
         return
@@ -61,6 +67,11 @@ def run(
     out.copy_(result.out)
     if lse is not None:
         lse.copy_(result.lse)
+
+
+def _of_heads(k_rope: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """k_rope for every head of k."""
+    return k_rope.expand(-1, -1, k.shape[2], -1)
 
 
 def _exact(

@@ -4,6 +4,7 @@ zyfa_triton.launches."""
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,22 +37,25 @@ def rows_of(args: argparse.Namespace) -> list[dict[str, Any]]:
     card = MI355X if args.clock is None else replace(MI355X, hertz=1e9 * args.clock)
     rows = []
     try:
-        calls = [
-            Attention(seqlen, args.nheads, args.nheads_k, args.batch, args.causal)
-            for seqlen in args.seqlens
-        ]
-        for kernel in dict.fromkeys(args.kernel or ["pingpong"]):
-            for p_mode in dict.fromkeys(args.p_mode):
-                model = LaunchModel(
-                    kernel,
-                    p_mode,
-                    causal=args.causal,
-                    nheads=args.nheads,
-                    nheads_k=args.nheads_k,
-                    pack=args.pack,
+        for headdim, kernel, p_mode in itertools.product(
+            dict.fromkeys(args.headdim),
+            dict.fromkeys(args.kernel or ["pingpong"]),
+            dict.fromkeys(args.p_mode),
+        ):
+            model = LaunchModel(
+                kernel,
+                p_mode,
+                causal=args.causal,
+                nheads=args.nheads,
+                nheads_k=args.nheads_k,
+                headdim=headdim,
+                pack=args.pack,
+            )
+            for seqlen in args.seqlens:
+                call = Attention(
+                    seqlen, args.nheads, args.nheads_k, args.batch, args.causal, headdim
                 )
-                launches = (model.launch(call, rescales=rescales) for call in calls)
-                rows += [launch.as_json(card) for launch in launches]
+                rows.append(model.launch(call, rescales=rescales).as_json(card))
     except (ValueError, RuntimeError) as error:
         raise CommandError(str(error)) from None
     return rows
@@ -59,7 +63,7 @@ def rows_of(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def readable(rows: Sequence[dict[str, Any]]) -> str:
     """Times and shares, then how evenly each order of the workgroups keeps the card busy."""
-    call = ("kernel", "P", "seqlen", "batch")
+    call = ("kernel", "d", "P", "seqlen", "batch")
     header = (*call, "ms", "TFLOP/s", "of peak", "matrix", *_PARTS.values())
     times = [
         (
@@ -78,7 +82,7 @@ def readable(rows: Sequence[dict[str, Any]]) -> str:
         for row in rows
     ]
     first = rows[0]
-    heads = f"{first['nheads']} heads, {first['nheads_k']} of keys, head dim 128"
+    heads = f"{first['nheads']} heads, {first['nheads_k']} of keys"
     kind = "causal" if first["causal"] else "without a mask"
     return "\n\n".join(
         (
@@ -92,4 +96,4 @@ def readable(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _call(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["kernel"], row["p_mode"], row["seqlen"], row["batch"]
+    return row["kernel"], row["headdim"], row["p_mode"], row["seqlen"], row["batch"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import importlib.util
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=["lean"],
         metavar="NAME",
         help=f"one or several of {', '.join(options.P_MODES)} (default: lean)",
+    )
+    parser.add_argument(
+        "--headdim",
+        type=int,
+        choices=options.HEADDIMS,
+        nargs="+",
+        default=[128],
+        metavar="N",
+        help="one or both of 128, 192 (default: 128)",
     )
     parser.add_argument("--pack", choices=("perm", "op_sel"), default="perm")
     parser.add_argument("--multiply-add", choices=("plain", "packed"), default="plain")
@@ -202,16 +212,17 @@ def _of_kernels(args: argparse.Namespace) -> list[Scheduled]:
     kernels = args.kernel or ["pingpong"]
     try:
         if "hip" in kernels:  # BF16: it has no p_mode
-            rows += [schedules.of_hip(size, causal=args.causal) for size in options.HEADDIMS]
-        for p_mode in dict.fromkeys(args.p_mode):
+            rows += [schedules.of_hip(size, causal=args.causal) for size in _headdims(args)]
+        for headdim, p_mode in itertools.product(_headdims(args), dict.fromkeys(args.p_mode)):
             for kernel in kernels:
                 if kernel == "hip":
                     continue
                 if kernel == "triton":
-                    rows.append(schedules.of_triton(p_mode, causal=args.causal))
+                    rows.append(schedules.of_triton(p_mode, headdim=headdim, causal=args.causal))
                 else:
                     rows.append(
                         schedules.of_recipe(
+                            headdim=headdim,
                             p_mode=p_mode,
                             causal=args.causal,
                             pack=args.pack,
@@ -222,6 +233,11 @@ def _of_kernels(args: argparse.Namespace) -> list[Scheduled]:
     except (ValueError, RuntimeError) as error:
         raise CommandError(str(error)) from None
     return rows
+
+
+def _headdims(args: argparse.Namespace) -> list[int]:
+    """Those asked for, each once."""
+    return list(dict.fromkeys(args.headdim))
 
 
 def _write(args: argparse.Namespace, row: Scheduled) -> list[Path]:

@@ -32,7 +32,7 @@ from zyfa_triton.language import (
 from zyfa_triton.splice.marker import marked_bound
 
 LN_2 = tl.constexpr(0.6931471805599453)
-HEAD_DIM_FIRST = tl.constexpr(128)  # 192 is no power of two: loaded as 128 + 64
+HEAD_DIM_FIRST = tl.constexpr(128)  # 192 is no power of two: loaded as 128 + the rope part
 
 
 @triton.jit
@@ -106,10 +106,11 @@ def _probabilities(
 
 @triton.jit
 def _tile(
-    q_first, q_rest, k_ptr, v_ptr, stride_ks, stride_vs, start_n, offs_m, seqlen_q, seqlen_k,
-    scale_log2, m_i, l_i, acc_o,
+    q_first, q_rope, k_ptr, k_rope_ptr, v_ptr, stride_ks, stride_krs, stride_vs, start_n, offs_m,
+    seqlen_q, seqlen_k, scale_log2, m_i, l_i, acc_o,
     IS_MASKED: tl.constexpr, IS_CAUSAL: tl.constexpr, IS_FP8: tl.constexpr, P_MODE: tl.constexpr,
     BLOCK_SCALE: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
+    ROPE_FIRST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, INDEX_64: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys: scores, probabilities, new row state (maximum, sum, accumulator)."""
@@ -118,12 +119,12 @@ def _tile(
     )
     acc_s = tl.dot(q_first, k)
     if HEAD_DIM > HEAD_DIM_FIRST:
-        REST: tl.constexpr = HEAD_DIM - HEAD_DIM_FIRST
+        ROPE: tl.constexpr = HEAD_DIM - HEAD_DIM_FIRST
         k = _load_keys(
-            k_ptr, start_n, stride_ks, seqlen_k, HEAD_DIM_FIRST, REST, BLOCK_N,
+            k_rope_ptr, start_n, stride_krs, seqlen_k, ROPE_FIRST, ROPE, BLOCK_N,
             IS_MASKED, True, INDEX_64,
         )  # fmt: skip
-        acc_s = tl.dot(q_rest, k, acc_s)
+        acc_s = tl.dot(q_rope, k, acc_s)
     if IS_MASKED:
         offs_n = start_n + tl.arange(0, BLOCK_N)
         mask = key_mask(offs_n, seqlen_k)
@@ -187,6 +188,8 @@ def attention_forward(
     stride_vb, stride_vs, stride_vh, stride_ob, stride_os, stride_oh,
     stride_qdb, stride_qdh, stride_kdb, stride_kdh, stride_vdb, stride_vdh,
     nheads, group_size, seqlen_q, seqlen_k,
+    q_rope_ptr, k_rope_ptr,
+    stride_qrb, stride_qrs, stride_qrh, stride_krb, stride_krs, stride_krh,
     IS_CAUSAL: tl.constexpr, IS_FP8: tl.constexpr, P_MODE: tl.constexpr, BLOCK_SCALE: tl.constexpr,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, INDEX_64: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr = "",
@@ -198,6 +201,8 @@ def attention_forward(
     HEADS_FASTEST, batch entries slowest; the longest tile first when causal.
     Pointers are to (batch, seqlen, nheads, headdim) tensors with a unit last stride; strides count
     elements.
+    q_rope_ptr, k_rope_ptr and their strides: columns of q and k from HEAD_DIM_FIRST on, where they
+    are tensors of their own; None where they lie in q's and k's rows, or there are none.
     lse_ptr: float32 (batch, nheads, seqlen_q) contiguous, or None. Descales: float32 (batch,
     nheads_k) with strides, or None.
     softmax_scale_log2: softmax_scale * log2(e), float32. INDEX_64: offsets within one tile may pass
@@ -232,11 +237,19 @@ def attention_forward(
     rows = tl.arange(0, BLOCK_M)
     offs_m = row_0 + rows
     q_first = _load_queries(q_ptr, rows, stride_qs, seqlen_q - row_0, 0, HEAD_DIM_FIRST, INDEX_64)
-    q_rest = q_first
+    q_rope = q_first
+    ROPE_FIRST: tl.constexpr = HEAD_DIM_FIRST if k_rope_ptr is None else 0
+    if k_rope_ptr is None:
+        q_rope_ptr, k_rope_ptr = q_ptr, k_ptr
+        stride_qrs, stride_krs = stride_qs, stride_ks
+    else:
+        q_rope_ptr += batch * stride_qrb + head.to(tl.int64) * stride_qrh
+        q_rope_ptr += row_0.to(tl.int64) * stride_qrs
+        k_rope_ptr += batch * stride_krb + head_k * stride_krh
     if HEAD_DIM > HEAD_DIM_FIRST:
-        REST: tl.constexpr = HEAD_DIM - HEAD_DIM_FIRST
-        q_rest = _load_queries(
-            q_ptr, rows, stride_qs, seqlen_q - row_0, HEAD_DIM_FIRST, REST, INDEX_64
+        ROPE: tl.constexpr = HEAD_DIM - HEAD_DIM_FIRST
+        q_rope = _load_queries(
+            q_rope_ptr, rows, stride_qrs, seqlen_q - row_0, ROPE_FIRST, ROPE, INDEX_64
         )
 
     m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -245,20 +258,29 @@ def attention_forward(
     full_end, end = _tile_range(m_block, seqlen_q, seqlen_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
     if LOOP != "":
         # k_ptr and v_ptr: first row of this head; q_ptr: first row of this query tile.
-        end = marked_bound(LOOP, end, (full_end, q_ptr, k_ptr, v_ptr,
+        inputs = (full_end, q_ptr, k_ptr, v_ptr,
             _stride_operand(stride_qs, INDEX_64), _stride_operand(stride_ks, INDEX_64),
             _stride_operand(stride_vs, INDEX_64), scale_log2, row_0, seqlen_q, seqlen_k,
-        ))  # fmt: skip
+        )  # fmt: skip
+        if HEAD_DIM > HEAD_DIM_FIRST:
+            rope_inputs = (q_rope_ptr + ROPE_FIRST, k_rope_ptr + ROPE_FIRST,
+                _stride_operand(stride_qrs, INDEX_64), _stride_operand(stride_krs, INDEX_64),
+            )  # fmt: skip
+            end = marked_bound(LOOP, end, inputs + rope_inputs)
+        else:
+            end = marked_bound(LOOP, end, inputs)
     for start_n in range(0, full_end, BLOCK_N):
         m_i, l_i, acc_o = _tile(
-            q_first, q_rest, k_ptr, v_ptr, stride_ks, stride_vs, start_n, offs_m, seqlen_q,
-            seqlen_k, scale_log2, m_i, l_i, acc_o, False, IS_CAUSAL, IS_FP8, P_MODE, BLOCK_SCALE,
-            HEAD_DIM, HEAD_DIM_V, BLOCK_M, BLOCK_N, INDEX_64)  # fmt: skip
+            q_first, q_rope, k_ptr, k_rope_ptr, v_ptr, stride_ks, stride_krs, stride_vs, start_n,
+            offs_m, seqlen_q, seqlen_k, scale_log2, m_i, l_i, acc_o, False, IS_CAUSAL, IS_FP8,
+            P_MODE, BLOCK_SCALE, HEAD_DIM, HEAD_DIM_V, ROPE_FIRST, BLOCK_M, BLOCK_N,
+            INDEX_64)  # fmt: skip
     for start_n in range(full_end, end, BLOCK_N):
         m_i, l_i, acc_o = _tile(
-            q_first, q_rest, k_ptr, v_ptr, stride_ks, stride_vs, start_n, offs_m, seqlen_q,
-            seqlen_k, scale_log2, m_i, l_i, acc_o, True, IS_CAUSAL, IS_FP8, P_MODE, BLOCK_SCALE,
-            HEAD_DIM, HEAD_DIM_V, BLOCK_M, BLOCK_N, INDEX_64)  # fmt: skip
+            q_first, q_rope, k_ptr, k_rope_ptr, v_ptr, stride_ks, stride_krs, stride_vs, start_n,
+            offs_m, seqlen_q, seqlen_k, scale_log2, m_i, l_i, acc_o, True, IS_CAUSAL, IS_FP8,
+            P_MODE, BLOCK_SCALE, HEAD_DIM, HEAD_DIM_V, ROPE_FIRST, BLOCK_M, BLOCK_N,
+            INDEX_64)  # fmt: skip
 
     has_keys = l_i != 0  # NaN, from NaN inputs, counts as keys and is passed on
     inverse = tl.where(has_keys, 1.0 / tl.where(has_keys, l_i, 1.0), 0.0)

@@ -1,7 +1,7 @@
 """Decides the interface of a loop that may take the place of `attention_forward`'s two tile loops.
 
-FP8, head size 128, 256 queries in 8 waves. It does not write the loop: subclass `AttentionLoop`
-and write `text`.
+FP8, head size 128 or 192/128, 256 queries in 8 waves. It does not write the loop: subclass
+`AttentionLoop` and write `text`.
 
 What the loop finds (see `marked_bound` in the kernel):
 
@@ -16,6 +16,13 @@ What the loop finds (see `marked_bound` in the kernel):
     s28       row_0       this tile's first query
     s33 s34               seqlen_q, seqlen_k
     v0        thread number, 0..511
+
+and with head size 192 also where columns 128 to 191 of q and k, the rope part, begin, in the same
+rows or in tensors of their own:
+
+    s[36:37]  q_rope      first row of this query tile
+    s[38:39]  k_rope      first row of this key head
+    s40 s41               their row strides
 
 Query row row_0 + i sees keys j < seqlen_k, when causal also j <= row_0 + i + seqlen_k - seqlen_q.
 Rows of q from seqlen_q on and of k, v from seqlen_k on must not be loaded.
@@ -40,7 +47,8 @@ from zyfa_triton.splice.recipe import Input, LoopRecipe, Output
 
 TILE_M = 256
 TILE_N = 64
-HEAD_DIM = 128
+HEAD_DIMS = (128, 192)  # of q and k
+HEAD_DIM_V = 128
 WAVES = 8
 LAYOUT = MatrixLayout(waves=(WAVES, 1), instruction=(32, 32, 64), is_transposed=True, version=4)
 
@@ -58,21 +66,28 @@ INPUTS = (
     Input("seqlen_q", "s33"),
     Input("seqlen_k", "s34"),
 )
+ROPE_INPUTS = (
+    Input("q_rope", "s[36:37]", "pointer"),
+    Input("k_rope", "s[38:39]", "pointer"),
+    Input("stride_qrs", "s40"),
+    Input("stride_krs", "s41"),
+)
 OUTPUTS = (
     Output("row_max", 128, 1, (TILE_M,), float("-inf")),
     Output("row_sum", 129, 1, (TILE_M,), 0.0),
-    Output("acc_o", 64, 64, (TILE_M, HEAD_DIM), 0.0),
+    Output("acc_o", 64, 64, (TILE_M, HEAD_DIM_V), 0.0),
 )
 
 
-def _operations(p_mode: str, is_causal: bool) -> dict[str, int]:
+def _operations(headdim: int, p_mode: str, is_causal: bool) -> dict[str, int]:
     """What tells the block-scaled loops of `attention_forward` from one another.
 
-    Full and masked tile together: scores, P V and row sum are a dot each.
+    Full and masked tile together: scores of 128 columns, those of the rope part, P V and row sum
+    are a dot each.
     """
     exact = p_mode == "exact"
     return {
-        "tt.dot": 6,
+        "tt.dot": 6 if headdim == 128 else 8,
         "tt.reduce": 4,
         "math.fma": 6,
         "math.exp2": 4 if exact else 2,
@@ -83,11 +98,15 @@ def _operations(p_mode: str, is_causal: bool) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLoop(LoopRecipe):
-    """Recipe in place of both tile loops, block scaling on. p_mode: "lean" or "exact"."""
+    """Recipe in place of both tile loops, block scaling on.
+
+    p_mode: "lean" or "exact". headdim: of q and k, see HEAD_DIMS.
+    """
 
     p_mode: str
     is_causal: bool
-    inputs: tuple[Input, ...] = INPUTS
+    headdim: int = HEAD_DIMS[0]
+    inputs: tuple[Input, ...] = field(init=False)
     outputs: tuple[Output, ...] = OUTPUTS
     clobbers: tuple[str, ...] = ("v[10:63]", "v[130:255]", "s[56:95]")
     operations: Mapping[str, int] = field(init=False)
@@ -100,5 +119,10 @@ class AttentionLoop(LoopRecipe):
     def __post_init__(self) -> None:
         if self.p_mode not in ("lean", "exact"):
             raise ValueError(f"p_mode: got {self.p_mode!r}; accepted are 'lean' and 'exact'")
-        object.__setattr__(self, "operations", _operations(self.p_mode, self.is_causal))
+        if self.headdim not in HEAD_DIMS:
+            accepted = ", ".join(map(str, HEAD_DIMS))
+            raise ValueError(f"headdim: got {self.headdim}; accepted are {accepted}")
+        object.__setattr__(self, "inputs", INPUTS + (ROPE_INPUTS if self.headdim > 128 else ()))
+        operations = _operations(self.headdim, self.p_mode, self.is_causal)
+        object.__setattr__(self, "operations", operations)
         super().__post_init__()

@@ -22,12 +22,14 @@ class Family(Protocol):
 
     name: as `kernel=` takes it. target: the only target that it is written for, None for any.
     backends: the back ends that can run it, None for all. nature: what it is, for errors.
+    reads_parts: whether it takes the rope parts of q and k from tensors of their own.
     """
 
     name: str
     target: str | None
     backends: tuple[str, ...] | None
     nature: str
+    reads_parts: bool
 
     def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
         """Why it does not serve a call on its target; "" if it does.
@@ -43,7 +45,7 @@ class Family(Protocol):
         """What is wrong with a configuration that somebody wrote down, or None."""
 
     def constants(
-        self, *, p_mode: str, is_causal: bool, settings: Mapping[str, str]
+        self, *, headdim: int, p_mode: str, is_causal: bool, settings: Mapping[str, str]
     ) -> dict[str, Any]:
         """What a launch needs beside the configuration.
 

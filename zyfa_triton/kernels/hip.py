@@ -142,6 +142,7 @@ class HipFamily:
     target: str | None = "gfx950"
     backends: tuple[str, ...] | None = ("device", "emulated")
     nature = "machine code"
+    reads_parts = False
 
     def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
         """See Family."""
@@ -157,7 +158,7 @@ class HipFamily:
         return None if asked == CONFIG else f"the kernel in HIP has {CONFIG}, not {asked}"
 
     def constants(
-        self, *, p_mode: str, is_causal: bool, settings: Mapping[str, str]
+        self, *, headdim: int, p_mode: str, is_causal: bool, settings: Mapping[str, str]
     ) -> dict[str, Any]:
         """None: everything is in the instance."""
         return {}

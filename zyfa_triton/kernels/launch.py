@@ -12,7 +12,7 @@ import torch
 
 from zyfa_triton.kernels.family import Config, Launch
 from zyfa_triton.numerics import code_scale_log2
-from zyfa_triton.problem import Problem
+from zyfa_triton.problem import Problem, Rope
 
 TRITON = "triton"
 BLOCK_SCALE_KEYS = 64  # keys that one power of two of P covers: BLOCK_N with block scaling
@@ -34,12 +34,13 @@ def launch_arguments(
     q_descale: torch.Tensor | None,
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
+    rope: Rope | None = None,
 ) -> dict[str, Any]:
     """Run-time arguments of `attention_forward` by name, in its order.
 
     q, k, v, out: (batch, seqlen, nheads, headdim), unit last stride. lse: float32 (batch, nheads,
     seqlen_q) contiguous.
-    Descales: float32 (batch, nheads_k), any strides, or None for 1.
+    Descales: float32 (batch, nheads_k), any strides, or None for 1. rope: see `problem.Rope`.
     """
     descales = {"q": q_descale, "k": k_descale, "v": v_descale}
     arguments: dict[str, Any] = {"q_ptr": q, "k_ptr": k, "v_ptr": v, "o_ptr": out, "lse_ptr": lse}
@@ -57,13 +58,25 @@ def launch_arguments(
         arguments |= {f"stride_{name}db": batch, f"stride_{name}dh": nheads}
     arguments |= {"nheads": problem.nheads, "group_size": problem.group_size}
     arguments |= {"seqlen_q": problem.seqlen_q, "seqlen_k": problem.seqlen_k}
+    parts = rope or (None, None)
+    arguments |= dict(zip(("q_rope_ptr", "k_rope_ptr"), parts, strict=True))
+    for name, part in zip(("qr", "kr"), parts, strict=True):
+        steps = (None, None, None) if part is None else _steps(part)
+        arguments |= dict(zip((f"stride_{name}{axis}" for axis in "bsh"), steps, strict=True))
     return arguments
+
+
+def _steps(part: torch.Tensor) -> tuple[int, int, int]:
+    """Strides of a rope part; a single head is every head's."""
+    batch, seqlen, nheads, _ = part.stride()
+    return batch, seqlen, nheads if part.shape[2] > 1 else 0
 
 
 def kernel_constants(problem: Problem, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Compile-time constants that follow from the problem; BLOCK_M and BLOCK_N come from the
     configuration."""
-    widest = max(abs(arguments[f"stride_{name}s"]) for name in "qkvo")
+    names = ("q", "k", "v", "o", *(("qr", "kr") if arguments["k_rope_ptr"] is not None else ()))
+    widest = max(abs(arguments[f"stride_{name}s"]) for name in names)
     return {
         "IS_CAUSAL": problem.causal,
         "IS_FP8": problem.is_fp8,
@@ -93,6 +106,7 @@ class TritonFamily:
     target: str | None = None
     backends: tuple[str, ...] | None = None
     nature = "Triton code"
+    reads_parts = True
 
     def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
         """See Family."""
@@ -107,7 +121,7 @@ class TritonFamily:
         return complaint_of_tiles(config, block_scale=block_scale)
 
     def constants(
-        self, *, p_mode: str, is_causal: bool, settings: Mapping[str, str]
+        self, *, headdim: int, p_mode: str, is_causal: bool, settings: Mapping[str, str]
     ) -> dict[str, Any]:
         """See Family. A LOOP of the caller's own (`zyfa_triton.splice.use`) replaces this one."""
         return {"LOOP": ""}

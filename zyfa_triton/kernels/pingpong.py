@@ -22,10 +22,11 @@ from asm_overrides.passes.waits import Boundary
 from asm_overrides.recipes.attention_fp8 import Interface, Parameters, build
 from zyfa_triton import splice
 from zyfa_triton.kernels.attention_loop import (
-    HEAD_DIM,
+    HEAD_DIMS,
     INPUTS,
     LAYOUT,
     OUTPUTS,
+    ROPE_INPUTS,
     TILE_M,
     TILE_N,
     WAVES,
@@ -52,6 +53,8 @@ LARGEST_SPAN = 2**31
 ALIGNMENT = 16
 """Bytes that a lane loads at once."""
 
+_HEAD_DIMS = " and ".join(map(str, HEAD_DIMS))
+
 _INPUT_NAMES = {
     "end": "end",
     "full_end": "full_end",
@@ -65,13 +68,18 @@ _INPUT_NAMES = {
     "row_first": "row_0",
     "seqlen_q": "seqlen_q",
     "seqlen_k": "seqlen_k",
+    "q_rope_ptr": "q_rope",
+    "k_rope_ptr": "k_rope",
+    "stride_q_rope": "stride_qrs",
+    "stride_k_rope": "stride_krs",
 }
 """The generator's name of each scalar -> the kernel's."""
 
 
 def interface() -> Interface:
     """Registers by the generator's names, as attention_loop prescribes them."""
-    inputs = {each.name: register_numbers(each.register)[0] - SGPR for each in INPUTS}
+    registers = {each.name: each.register for each in (*INPUTS, *ROPE_INPUTS)}
+    inputs = {name: register_numbers(text)[0] - SGPR for name, text in registers.items()}
     outputs = {each.name: each.first for each in OUTPUTS}
     scalars = {ours: inputs[theirs] for ours, theirs in _INPUT_NAMES.items()}
     return Interface(**scalars, **outputs, thread=0)
@@ -104,6 +112,7 @@ class PingPongLoop(AttentionLoop):
     def parameters(self) -> Parameters:
         """What the generator is asked for."""
         return Parameters(
+            headdim=self.headdim,
             causal=self.is_causal,
             p_mode=cast(Literal["lean", "exact"], self.p_mode),
             pack=self.pack,
@@ -173,7 +182,7 @@ def misfit_of_kind(*, is_fp8: bool, headdim: int, p_mode: str, block_scale: bool
     """Why the loop does not serve a kind of problem; "" if it does."""
     for fits, reason in (
         (is_fp8, "it takes e4m3 inputs"),
-        (headdim == HEAD_DIM, f"it is written for head dim {HEAD_DIM}, not {headdim}"),
+        (headdim in HEAD_DIMS, f"it is written for head dims {_HEAD_DIMS}, not {headdim}"),
         (p_mode in ("lean", "exact"), f"it has no p_mode {p_mode!r}"),
         (block_scale, "it needs block_scale"),
     ):
@@ -184,30 +193,42 @@ def misfit_of_kind(*, is_fp8: bool, headdim: int, p_mode: str, block_scale: bool
 
 def misfit_of_strides(arguments: Mapping[str, Any]) -> str:
     """Why the loop does not reach these tensors; "" if it does."""
-    for name, rows in (("k", arguments["seqlen_k"]), ("v", arguments["seqlen_k"]), ("q", 0)):
-        steps = [arguments[f"stride_{name}{axis}"] for axis in "bsh"]
+    seqlen_k = arguments["seqlen_k"]
+    tensors = [("k", "k", seqlen_k), ("v", "v", seqlen_k), ("q", "q", 0)]
+    if arguments["k_rope_ptr"] is not None:
+        tensors += [("k_rope", "kr", seqlen_k), ("q_rope", "qr", 0)]
+    for name, short, rows in tensors:
+        steps = [arguments[f"stride_{short}{axis}"] for axis in "bsh"]
         if any(number % ALIGNMENT for number in (arguments[f"{name}_ptr"].data_ptr(), *steps)):
             return f"{name}'s rows do not all start at multiples of {ALIGNMENT} bytes"
-        if (rows + TILE_M) * arguments[f"stride_{name}s"] >= LARGEST_SPAN:
+        if (rows + TILE_M) * arguments[f"stride_{short}s"] >= LARGEST_SPAN:
             return f"{name} spans {LARGEST_SPAN} bytes or more along the sequence"
     return ""
 
 
-def loop_of(p_mode: str, *, is_causal: bool, pack: str = "perm") -> str:
+def loop_of(p_mode: str, *, is_causal: bool, headdim: int = 128, pack: str = "perm") -> str:
     """The LOOP constexpr for a kind of problem that fits. Installs the splice's stage hook.
 
     pack: how Lean codes are put together, see attention_fp8.Parameters; other modes have none.
     """
-    return splice.use(_recipe_of(p_mode, is_causal, pack if p_mode == "lean" else "perm"))
+    pack = pack if p_mode == "lean" else "perm"
+    return splice.use(_recipe_of(p_mode, is_causal, headdim, pack))
 
 
 @cache  # the object, which reads its sources once; its registration depends on the environment
-def _recipe_of(p_mode: str, is_causal: bool, pack: str) -> PingPongLoop:
-    name = f"pingpong_fp8_{p_mode}_{'causal' if is_causal else 'full'}"
-    if pack == "perm":
-        return PingPongLoop(name=name, p_mode=p_mode, is_causal=is_causal)
-    how = cast(Literal["perm", "op_sel"], pack)
-    return PingPongLoop(name=f"{name}_{pack}", p_mode=p_mode, is_causal=is_causal, pack=how)
+def _recipe_of(p_mode: str, is_causal: bool, headdim: int, pack: str) -> PingPongLoop:
+    parts = ["pingpong_fp8", p_mode, "causal" if is_causal else "full"]
+    if headdim != HEAD_DIMS[0]:
+        parts.insert(1, f"d{headdim}")
+    if pack != "perm":
+        parts.append(pack)
+    return PingPongLoop(
+        name="_".join(parts),
+        p_mode=p_mode,
+        is_causal=is_causal,
+        headdim=headdim,
+        pack=cast(Literal["perm", "op_sel"], pack),
+    )
 
 
 class PingPongFamily:
@@ -217,6 +238,7 @@ class PingPongFamily:
     target: str | None = "gfx950"
     backends: tuple[str, ...] | None = ("device", "emulated")
     nature = "machine code"
+    reads_parts = True
 
     def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
         """See Family."""
@@ -231,10 +253,10 @@ class PingPongFamily:
         return complaint_of_tiles(config, block_scale=block_scale)
 
     def constants(
-        self, *, p_mode: str, is_causal: bool, settings: Mapping[str, str]
+        self, *, headdim: int, p_mode: str, is_causal: bool, settings: Mapping[str, str]
     ) -> dict[str, Any]:
         """LOOP, and causal tiles with heads fastest (docs/cycle-model.md)."""
-        loop = loop_of(p_mode, is_causal=is_causal, **settings)
+        loop = loop_of(p_mode, is_causal=is_causal, headdim=headdim, **settings)
         return {"LOOP": loop, "HEADS_FASTEST": is_causal}
 
     def launch(

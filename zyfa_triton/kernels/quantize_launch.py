@@ -5,10 +5,12 @@ It does not launch: `launch` is a function (kernel, grid, arguments) of the devi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from zyfa_triton.joint_scale import part_ranges
 from zyfa_triton.kernels.family import Launch
 from zyfa_triton.kernels.launch import LAUNCH_OPTIONS
 
@@ -29,32 +31,72 @@ def quantize(
 
     x: (batch, seqlen, nheads, headdim), not empty.
     """
+    _encode(launch, x, codes, descale, mean, _partial_amax(launch, x, mean))
+
+
+def quantize_parts(
+    launch: Launch,
+    parts: Sequence[torch.Tensor],
+    codes: Sequence[torch.Tensor],
+    descales: Sequence[torch.Tensor],
+    means: Sequence[torch.Tensor | None],
+) -> None:
+    """Quantises q_nope, q_rope, k_nope, k_rope with the scales of `joint_scale`, none empty.
+
+    Fills codes, descales ((batch, nheads_k), k_rope's (batch, its heads)) and means.
+    """
+    found = [_partial_amax(launch, x, mean) for x, mean in zip(parts, means, strict=True)]
+    amax = [
+        each.reshape(*descale.shape, -1).amax(2)
+        for each, descale in zip(found, descales, strict=True)
+    ]
+    for x, one, descale, mean, partial, wanted in zip(
+        parts, codes, descales, means, found, part_ranges(*amax), strict=True
+    ):
+        partial.view(*descale.shape, -1).copy_(wanted[:, :, None])
+        _encode(launch, x, one, descale, mean, partial)
+
+
+def _partial_amax(launch: Launch, x: torch.Tensor, mean: torch.Tensor | None) -> torch.Tensor:
+    """Largest magnitudes (batch, nheads, chunks) of x without its mean, which is filled first."""
     from zyfa_triton.kernels import quantize as kernels
 
-    batch, seqlen, nheads, _ = x.shape
-    chunks = -(-seqlen // CHUNK)
-    grid = (chunks * nheads * batch,)
+    batch, _, nheads, _ = x.shape
     shape = _shape(x)
     has_mean = mean is not None
     sums = partial_sums(launch, x) if has_mean else None
-    amax = x.new_empty((batch, nheads, chunks), dtype=torch.float32)
+    amax = x.new_empty((batch, nheads, shape["chunks"]), dtype=torch.float32)
     shape["HAS_MEAN"] = has_mean
     launch(
         kernels.partial_amax,
-        grid,
+        _grid(x),
         {"x_ptr": x, "sums_ptr": sums, "mean_ptr": mean, "amax_ptr": amax, **shape},
     )
-    scales = descale.numel()
+    return amax
+
+
+def _encode(
+    launch: Launch,
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    descale: torch.Tensor,
+    mean: torch.Tensor | None,
+    amax: torch.Tensor,
+) -> None:
+    """Fills codes and descale; amax as `_partial_amax` returns it."""
+    from zyfa_triton.kernels import quantize as kernels
+
+    shape = _shape(x) | {"HAS_MEAN": mean is not None}
     launch(
         kernels.to_e4m3,
-        grid,
+        _grid(x),
         {
             "x_ptr": x,
             "mean_ptr": mean,
             "amax_ptr": amax,
             "codes_ptr": codes,
             "descale_ptr": descale,
-            "heads_a_scale": batch * nheads // scales,
+            "heads_a_scale": x.shape[0] * x.shape[2] // descale.numel(),
             **shape,
         },
     )
@@ -65,11 +107,14 @@ def partial_sums(launch: Launch, x: torch.Tensor) -> torch.Tensor:
     from zyfa_triton.kernels import quantize as kernels
 
     batch, seqlen, nheads, headdim = x.shape
-    chunks = -(-seqlen // CHUNK)
-    sums = x.new_empty((batch, nheads, chunks, headdim), dtype=torch.float32)
-    grid = (chunks * nheads * batch,)
-    launch(kernels.partial_sums, grid, {"x_ptr": x, "sums_ptr": sums, **_shape(x)})
+    sums = x.new_empty((batch, nheads, -(-seqlen // CHUNK), headdim), dtype=torch.float32)
+    launch(kernels.partial_sums, _grid(x), {"x_ptr": x, "sums_ptr": sums, **_shape(x)})
     return sums
+
+
+def _grid(x: torch.Tensor) -> tuple[int]:
+    batch, seqlen, nheads, _ = x.shape
+    return (-(-seqlen // CHUNK) * nheads * batch,)
 
 
 def _shape(x: torch.Tensor) -> dict[str, Any]:

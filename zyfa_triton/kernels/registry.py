@@ -32,4 +32,6 @@ def misfit(name: str, target: str, problem: Problem, arguments: Mapping[str, Any
     family = FAMILIES[name]
     if family.target not in (None, target):
         return f"it is {family.target} {family.nature}"
+    if arguments["k_rope_ptr"] is not None and not family.reads_parts:
+        return "it does not take q and k in two parts"
     return family.misfit(problem, arguments)

@@ -66,7 +66,10 @@ def launchable(config: Mapping[str, Any], key: TuningKey) -> Config:
     result = dict(config)
     family = FAMILIES[str(result.pop("kernel", TRITON))]
     constants = family.constants(
-        p_mode=key.p_mode, is_causal=key.causal, settings=choice.machine_settings(key.target)
+        headdim=key.headdim,
+        p_mode=key.p_mode,
+        is_causal=key.causal,
+        settings=choice.machine_settings(key.target),
     )
     return {**constants, **result}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from asm_overrides.emulator import GlobalMemory, Kernel, Result, run
 from asm_overrides.emulator.arithmetic.formats import FP8, encode
 from asm_overrides.emulator.launch import ChecksFactory
 from asm_overrides.recipes.attention_fp8.parameters import (
+    HEADDIM_FIRST,
     HEADDIM_V,
     TILE_M_WAVE,
     TILE_N,
@@ -30,17 +31,31 @@ BEFORE = ("s_waitcnt vmcnt(0) lgkmcnt(0)", "s_barrier", "s_nop 7")
 AFTER = ("s_waitcnt vmcnt(0) lgkmcnt(0)", "s_barrier", "s_nop 15", "s_nop 7")
 
 _STRIDE_K, _STRIDE_V = 160, 192
+_STRIDE_Q_ROPE, _STRIDE_K_ROPE = 80, 112
 _NAN_CODE = 0x7F
 
 Numbers = NDArray[np.float32]
 _ACC_DWORDS = TILE_M_WAVE * HEADDIM_V // 64
 _OUT_DWORDS = _ACC_DWORDS + 2
-_ARGUMENTS = "QQQiiiiifiiiQ"
+_FORMATS = {"_ptr": "Q", "_log2": "f"}  # by the end of a name; others are "i"
 _POINTERS = ("q_ptr", "k_ptr", "v_ptr")
+_ROPE_POINTERS = ("q_rope_ptr", "k_rope_ptr")
 _NUMBERS = (
     *("stride_q", "stride_k", "stride_v", "full_end", "end"),
     *("scale_log2", "row_first", "seqlen_q", "seqlen_k"),
 )
+_ROPE_NUMBERS = ("stride_q_rope", "stride_k_rope")
+
+
+def _arguments(headdim: int) -> dict[str, str]:
+    """Names of the kernel's arguments in order, each with its struct format; 8-byte ones first."""
+    has_rope = headdim > HEADDIM_FIRST
+    pointers = (*_POINTERS, *(_ROPE_POINTERS if has_rope else ()), "out_ptr")
+    names = (*pointers, *_NUMBERS, *(_ROPE_NUMBERS if has_rope else ()))
+    return {
+        name: next((code for end, code in _FORMATS.items() if name.endswith(end)), "i")
+        for name in names
+    }
 
 
 def lone_kernel(
@@ -49,21 +64,23 @@ def lone_kernel(
     interface: Interface,
     before: Sequence[str] = BEFORE,
     after: Sequence[str] = AFTER,
+    headdim: int = 128,
 ) -> str:
     """Text of a kernel that loads the loop's arguments, runs it and stores what it leaves.
 
     Args:
         loop: its text. interface: where it expects and leaves what.
         before, after: instructions that the surrounding kernel puts right round it.
+        headdim: of q and k, as the loop was generated.
     """
-    loads = [
-        f"s_load_dwordx2 s[{first}:{first + 1}], s[0:1], {8 * i}"
-        for i, first in enumerate(getattr(interface, name) for name in _POINTERS)
-    ]
-    offset = 8 * len(_POINTERS)
-    for i, name in enumerate(_NUMBERS):
-        loads.append(f"s_load_dword s{getattr(interface, name)}, s[0:1], {offset + 4 * i}")
-    loads.append(f"s_load_dwordx2 s[2:3], s[0:1], {offset + 4 * len(_NUMBERS)}")
+    loads, offset = [], 0
+    for name, kind in _arguments(headdim).items():
+        first = getattr(interface, name, 2)  # out_ptr is the frame's own
+        if kind == "Q":
+            loads.append(f"s_load_dwordx2 s[{first}:{first + 1}], s[0:1], {offset}")
+        else:
+            loads.append(f"s_load_dword s{first}, s[0:1], {offset}")
+        offset += struct.calcsize(kind)
     registers = (
         *range(interface.acc_o, interface.acc_o + _ACC_DWORDS),
         *(interface.row_max, interface.row_sum),
@@ -79,8 +96,7 @@ def lone_kernel(
         "    s_endpgm",
     ]
     head, _, tail = _FRAME.partition("@code@\n")
-    size = struct.calcsize("<" + _ARGUMENTS)
-    return head + "\n".join(code) + "\n" + tail.format(lds=lds_bytes, kernarg=size)
+    return head + "\n".join(code) + "\n" + tail.format(lds=lds_bytes, kernarg=offset)
 
 
 _FRAME = """\
@@ -122,16 +138,16 @@ def _coarse(values: Numbers, number: int) -> Numbers:
 
 
 def _far(values: Numbers, number: int) -> Numbers:
-    """All scores near -124 * 2^8, which differ in four columns only: see _far_scale."""
+    """All scores near (4 - headdim) * 2^8, which differ in four columns only: see _far_scale."""
     if number != _V:
         values[:, 4:] = 16 if number == _Q else -16
     return values
 
 
-def _far_scale(power: int) -> float:
-    """Row offsets, 126.5 + 8 * scale * 124 * 2^8, end less than 128 codes below a power of two, so
-    that it matters for rounding what is added to them first."""
-    return float((2**power - 190) / (8 * 124 * 2**8))
+def _far_scale(power: int, headdim: int) -> float:
+    """Row offsets, 126.5 + 8 * scale * (headdim - 4) * 2^8, end less than 128 codes below a power
+    of two, so that it matters for rounding what is added to them first."""
+    return float((2**power - 190) / (8 * (headdim - 4) * 2**8))
 
 
 _Q, _K, _V = range(3)
@@ -151,6 +167,7 @@ class Task:
         draw: how the inputs are made of random numbers, see _DRAWS.
         stride_q: bytes between queries. rows_q, rows_k: rows that are stored, if not all are.
         scale_log2: octaves per raw score. seed: of the inputs.
+        headdim: of q and k, as the loop was generated.
     """
 
     seqlen_q: int
@@ -165,6 +182,7 @@ class Task:
     rows_k: int = 0
     scale_log2: float = 0.125
     seed: int = 0
+    headdim: int = 128
 
     @property
     def end(self) -> int:
@@ -191,24 +209,38 @@ class Task:
         return f"{self.seqlen_q} x {self.seqlen_k}, {self.blocks} blocks"
 
     @cached_property
-    def inputs(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:
-        """Codes of q, k, v with gaps between their rows, (rows, stride) each."""
+    def inputs(self) -> dict[str, NDArray[np.uint8]]:
+        """Codes of q, k, v, and of the rope parts if there are any, with gaps between their rows:
+        (rows, stride) each, the first `width_of` its name of a row used."""
         dice = np.random.default_rng(self.seed)
         rows_q, rows_k = self.rows_q or self.seqlen_q, self.rows_k or self.seqlen_k
-        shapes = ((rows_q, self.stride_q), (rows_k, _STRIDE_K), (rows_k, _STRIDE_V))
-        found = []
-        for number, (rows, stride) in enumerate(shapes):
-            values = dice.standard_normal((rows, HEADDIM_V)).astype(np.float32)
+        found: dict[str, NDArray[np.uint8]] = {}
+        for number, (name, rows) in enumerate((("q", rows_q), ("k", rows_k), ("v", rows_k))):
+            columns = HEADDIM_V if name == "v" else self.headdim
+            values = dice.standard_normal((rows, columns)).astype(np.float32)
             values = _DRAWS[self.draw](values, number)
             if number == _K:
                 block = np.arange(rows) // TILE_N % len(self.loudness)
                 values *= np.exp2(np.array(self.loudness, np.float32))[block, None]
                 values[TILE_N - 1 :: TILE_N] *= 2.0**self.last_key
-            codes = np.full((rows, stride), _NAN_CODE, np.uint8)
-            codes[:, :HEADDIM_V] = encode(values, FP8, saturate=True)
-            found.append(codes)
-        q, k, v = found
-        return q, k, v
+            codes = encode(values, FP8, saturate=True)
+            for part in (name, f"{name}_rope") if columns > HEADDIM_FIRST else (name,):
+                first = 0 if part == name else HEADDIM_FIRST
+                apart = np.full((rows, self._strides[part]), _NAN_CODE, np.uint8)
+                width = self.width_of(part)
+                apart[:, :width] = codes[:, first : first + width]
+                found[part] = apart
+        return found
+
+    @property
+    def _strides(self) -> dict[str, int]:
+        """Bytes between rows of each input."""
+        strides = {"q": self.stride_q, "k": _STRIDE_K, "v": _STRIDE_V}
+        return strides | {"q_rope": _STRIDE_Q_ROPE, "k_rope": _STRIDE_K_ROPE}
+
+    def width_of(self, part: str) -> int:
+        """Columns of an input."""
+        return self.headdim - HEADDIM_FIRST if part.endswith("_rope") else HEADDIM_FIRST
 
     def run(
         self,
@@ -224,18 +256,19 @@ class Task:
             seed, checks, limit: see emulator.run (limit: max_wave_instructions).
         """
         memory = GlobalMemory()
-        q, k, v = self.inputs
-        tensors = zip("qkv", (q, k, v), strict=True)
-        addresses = [_place(memory, name, codes, self.blocks) for name, codes in tensors]
-        addresses[0] += self.row_first * self.stride_q
+        values: dict[str, float] = {
+            name: getattr(self, name) for name in _NUMBERS if not name.startswith("stride")
+        }
+        for name, codes in self.inputs.items():
+            stride = codes.shape[1]
+            skipped = self.row_first * stride if name.startswith("q") else 0
+            placed = _place(memory, name, codes, self.width_of(name), self.blocks)
+            values |= {f"{name}_ptr": placed + skipped, f"stride_{name}": stride}
         out = memory.alloc("out", np.full((64 * WAVES, _OUT_DWORDS), np.nan, np.float32))
+        values["out_ptr"] = out
+        arguments = _arguments(self.headdim)
         kernarg = struct.pack(
-            "<" + _ARGUMENTS,
-            *addresses,
-            *(codes.shape[1] for codes in (q, k, v)),
-            *(self.full_end, self.end, self.scale_log2),
-            *(self.row_first, self.seqlen_q, self.seqlen_k),
-            out,
+            "<" + "".join(arguments.values()), *(values[name] for name in arguments)
         )
         result = run(
             kernel,
@@ -250,7 +283,9 @@ class Task:
         return result, memory.array(out).tobytes()
 
 
-def _place(memory: GlobalMemory, name: str, codes: NDArray[np.uint8], blocks: int) -> int:
+def _place(
+    memory: GlobalMemory, name: str, codes: NDArray[np.uint8], width: int, blocks: int
+) -> int:
     """Address of a tensor that lies so that its last visited tile crosses a multiple of 2^32.
 
     The gap behind its last row is not allocated: nothing may be read there.
@@ -259,16 +294,17 @@ def _place(memory: GlobalMemory, name: str, codes: NDArray[np.uint8], blocks: in
     front = TILE_N * stride * max(blocks - 1, 0)
     boundary = (memory.alloc_bytes(f"in front of {name}", 1) >> 32) + 1 << 32
     memory.advance(boundary - front)
-    return memory.alloc(name, codes.reshape(-1)[: (rows - 1) * stride + HEADDIM_V], readonly=True)
+    return memory.alloc(name, codes.reshape(-1)[: (rows - 1) * stride + width], readonly=True)
 
 
-def tasks(causal: bool) -> tuple[Task, ...]:
+def tasks(causal: bool, headdim: int = 128) -> tuple[Task, ...]:
     """Tasks that visit 0 to 9 blocks, so that each slot of the rings is left and filled again.
 
     Masked and unmasked blocks, rows that see no key, rows behind the last query, row maxima that
     move and that stay, for one key too, rows of Q that span more than 2^32 bytes; and what the
     numerics contract says about small, round and huge numbers.
     """
+    task = partial(Task, causal=causal, headdim=headdim)
     rising, mixed = (0.0,), (0, 1, -3, -3, 2, -3)
     lengths: list[tuple[int, int, int, tuple[float, ...]]] = [
         *((100, 100, 0, rising), (300, 190, 0, mixed), (256, 256, 0, mixed)),
@@ -277,20 +313,18 @@ def tasks(causal: bool) -> tuple[Task, ...]:
     ]
     lengths = [(300, 44, 0, rising), (40, 50, 0, rising), *lengths]
     found = [
-        Task(seqlen_q, seqlen_k, row_first, causal, loudness, seed=i)
+        task(seqlen_q, seqlen_k, row_first=row_first, loudness=loudness, seed=i)
         for i, (seqlen_q, seqlen_k, row_first, loudness) in enumerate(lengths)
     ]
     long = 2**18 + 1
     # causal: the first queries see the first keys, the others need not exist
     keys, rows_k = (long - 156, 640) if causal else (600, 0)
-    wide = Task(long, keys, causal=causal, stride_q=2**14, rows_q=TILE_M, rows_k=rows_k)
-    spikes = Task(
-        256, 600, causal=causal, loudness=(0, *(0.5 * i - 4 for i in range(9))), last_key=5
-    )
-    fading = Task(256, 600, causal=causal, loudness=(5.2, *[-3.0] * 9), draw="late", seed=1)
-    coarse = Task(256, 600, causal=causal, draw="coarse", scale_log2=4, seed=2)
+    wide = task(long, keys, stride_q=2**14, rows_q=TILE_M, rows_k=rows_k)
+    spikes = task(256, 600, loudness=(0, *(0.5 * i - 4 for i in range(9))), last_key=5)
+    fading = task(256, 600, loudness=(5.2, *[-3.0] * 9), draw="late", seed=1)
+    coarse = task(256, 600, draw="coarse", scale_log2=4, seed=2)
     far, farther = (
-        Task(256, 600, causal=causal, draw="far", scale_log2=_far_scale(power), seed=3)
+        task(256, 600, draw="far", scale_log2=_far_scale(power, headdim), seed=3)
         for power in (13, 17)
     )
     return (*found, spikes, fading, coarse, far, farther, wide)

@@ -8,6 +8,10 @@ worked on, tiles up to n + slots are on their way.
 When a ring slot may be refilled, and which tiles must have landed at which barrier, follows from
 counting barriers: K of block j is read in the vector stage of block j - 1, V of block j in the
 matrix stage after its P was made, the late waves one barrier later.
+
+K's rope part (head dim 192) comes two tiles at a time, because 64 rows of 64 bytes are half a load
+a wave. Both slots of a pair are free one stage later than K's own: the pair of blocks n + 4 and
+n + 5, n even, is asked for in the vector stage of block n and there two stages later.
 """
 
 from __future__ import annotations
@@ -15,12 +19,13 @@ from __future__ import annotations
 from asm_overrides.program import M0, Builder, LoopProgram
 from asm_overrides.recipes.attention_fp8.parameters import WAVES, Interface, Parameters
 from asm_overrides.recipes.attention_fp8.softmax import Softmax
-from asm_overrides.recipes.attention_fp8.tiles import Tiles
+from asm_overrides.recipes.attention_fp8.tiles import WAVE_BYTES, Tiles
 from asm_overrides.recipes.attention_fp8.values import (
     D_TILES,
     INPUTS,
     KEY_TILES,
     OUTPUTS,
+    ROPE_INPUTS,
     Values,
 )
 
@@ -40,7 +45,8 @@ def build(parameters: Parameters, interface: Interface | None = None) -> LoopPro
     v = Values(b, parameters, interface or Interface())
     loop = _Loop(b, parameters, v)
     loop.emit()
-    return b.finish(live_in=INPUTS, live_out=OUTPUTS)
+    inputs = (*INPUTS, *ROPE_INPUTS) if parameters.has_rope else INPUTS
+    return b.finish(live_in=inputs, live_out=OUTPUTS)
 
 
 class _Loop:
@@ -80,21 +86,27 @@ class _Loop:
             self.tiles.load_queries()
             for slot in range(p.slots):
                 self.tiles.fetch_k(slot)
+                if p.has_rope and slot % 2 == 0:
+                    self.tiles.fetch_k_rope(slot // 2)
                 if slot < p.slots - 1:
                     self.tiles.fetch_v(slot)
             self.softmax.last_keys()
             b.op("s_mov_b32", v.start_n, 0)
-            b.publish(k=p.slots - 1)
+            b.publish(k=p.slots - 1, **self._rope_but(1))
             b.op("s_barrier")
         with b.stage("first scores", "fixed"):
             self.tiles.read_k(0)
             self._scores()
-            b.publish(k=p.slots - 2)
+            b.publish(k=p.slots - 2, **self._rope_but(1))
             b.op("s_barrier", role="the second K tile is there")
         self._vector(next_k_slot=1, is_first=True)
         with b.stage("first P is made", "fixed"):
             # for the next barrier of either half: no wave need wait for another here
-            b.publish(k=p.slots - 3, v=p.slots - 2)
+            b.publish(k=p.slots - 3, v=p.slots - 2, **self._rope_but(0))
+
+    def _rope_but(self, pairs: int) -> dict[str, int]:
+        """Of K's rope part, all but the latest `pairs` pairs of tiles, for `publish`."""
+        return {"k_rope": pairs} if self.p.has_rope else {}
 
     def _sum_operands(self) -> None:
         """Ones for the row sum; for the sparse instruction also which of each four keys they meet.
@@ -130,7 +142,7 @@ class _Loop:
         b, v = self.b, self.v
         early = b.new_label("early")
         with b.stage("stagger", "fixed"):
-            b.op("s_cmp_lt_u32", v.wave, WAVES // 2)
+            b.op("s_cmp_lt_u32", v.fetch_base, WAVES // 2 * WAVE_BYTES)
             b.op("s_cbranch_scc1", early)
             b.op("s_barrier", role="late waves")
             b.label(early)
@@ -150,15 +162,22 @@ class _Loop:
             self.tiles.fetch_k(slot)
         with b.stage(f"matrix done {slot}", "fixed"):
             b.op("s_setprio", _PRIO_VECTOR)
-            b.publish(k=p.slots - 2, v=p.slots - 2)
+            # the tile that is read next: of an odd block it is in the pair before the latest
+            b.publish(k=p.slots - 2, v=p.slots - 2, **self._rope_but(slot % 2))
             b.op("s_barrier")
-        self._vector(next_k_slot=(slot + 2) % p.slots)
+        pair = slot // 2 if p.has_rope and slot % 2 == 0 else None
+        self._vector(next_k_slot=(slot + 2) % p.slots, rope_pair=pair)
         with b.stage(f"vector done {slot}", "fixed"):
-            b.publish(k=p.slots - 3, v=p.slots - 2)
+            b.publish(k=p.slots - 3, v=p.slots - 2, **self._rope_but(1 - slot % 2))
             b.op("s_barrier")
 
-    def _vector(self, next_k_slot: int, is_first: bool = False) -> None:
-        """P of the block at start_n; K operands of the block after it."""
+    def _vector(
+        self, next_k_slot: int, rope_pair: int | None = None, is_first: bool = False
+    ) -> None:
+        """P of the block at start_n; K operands of the block after it.
+
+        rope_pair: the pair of K's rope part to be filled again, if it is time for one.
+        """
         b, v = self.b, self.v
         unmasked = b.new_label("unmasked")
         with b.stage("mask?", "fixed"):
@@ -180,6 +199,8 @@ class _Loop:
         with b.stage("codes", "vector"):
             # here, not earlier: the other wave reads V in the first half of its matrix stage
             self.tiles.read_k(next_k_slot)
+            if rope_pair is not None:
+                self.tiles.fetch_k_rope(rope_pair)
             self.softmax.codes(is_first)
             b.op("s_add_u32", v.start_n, v.start_n, 64, role="next block")
 
@@ -261,7 +282,7 @@ class _Loop:
         b, v = self.b, self.v
         late = b.new_label("late")
         with b.stage("finish", "fixed"):
-            b.op("s_cmp_ge_u32", v.wave, WAVES // 2)
+            b.op("s_cmp_ge_u32", v.fetch_base, WAVES // 2 * WAVE_BYTES)
             b.op("s_cbranch_scc1", late)
             b.op("s_barrier", role="early waves")
             b.label(late)

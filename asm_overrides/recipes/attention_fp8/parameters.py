@@ -9,6 +9,7 @@ TILE_M_WAVE = 32  # queries a wave
 TILE_N = 64  # keys a block: one power of two of P
 WAVES = 8
 HEADDIM_V = 128
+HEADDIM_FIRST = 128  # columns of q and k in the first part; the others are the rope part
 LDS_LIMIT = 160 * 1024
 
 
@@ -17,7 +18,8 @@ class Parameters:
     """One variant of the loop.
 
     Attributes:
-        headdim: of q and k, 128; v has 128.
+        headdim: of q and k, 128 or 192; v has 128. Columns from 128 on, the rope part, come through
+            pointers and strides of their own.
         causal: whether query i sees keys up to i + seqlen_k - seqlen_q only.
         p_mode: "lean" (codes by one multiply-add) or "exact" (true exponential).
         pack: how Lean codes are put together: "perm" trusts only the low half of what
@@ -40,7 +42,7 @@ class Parameters:
 
     def __post_init__(self) -> None:
         for name, accepted in {
-            "headdim": (128,),
+            "headdim": (128, 192),
             "causal": (True, False),
             "p_mode": ("lean", "exact"),
             "pack": ("perm", "op_sel"),
@@ -57,6 +59,11 @@ class Parameters:
         return self.headdim // 64
 
     @property
+    def has_rope(self) -> bool:
+        """Whether q and k have a second part."""
+        return self.headdim > HEADDIM_FIRST
+
+    @property
     def name(self) -> str:
         """Name that tells variants apart."""
         mask = "causal" if self.causal else "full"
@@ -71,7 +78,8 @@ class Interface:
     Scalars: q_ptr (first row of the workgroup's tile), k_ptr, v_ptr (first key), strides in bytes
     between rows, full_end and end (keys [0, full_end) need no mask, a multiple of 64; nothing is
     seen from end on), scale_log2 (octaves per raw score), row_first (of the tile), seqlen_q,
-    seqlen_k. Vectors: thread id, accumulator (64), row maximum, row sum.
+    seqlen_k; for head dim 192 also q_rope_ptr, k_rope_ptr and their strides. Vectors: thread id,
+    accumulator (64), row maximum, row sum.
     """
 
     q_ptr: int = 20
@@ -86,6 +94,10 @@ class Interface:
     row_first: int = 32
     seqlen_q: int = 33
     seqlen_k: int = 34
+    stride_q_rope: int = 35
+    q_rope_ptr: int = 36
+    k_rope_ptr: int = 38
+    stride_k_rope: int = 40
     thread: int = 0
     acc_o: int = 64
     row_max: int = 128

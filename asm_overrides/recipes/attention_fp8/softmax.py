@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from asm_overrides.program import VCC, Builder, Part, Value
+from asm_overrides.program import VCC, Argument, Builder, Part, Value
 from asm_overrides.recipes.attention_fp8.parameters import Parameters
 from asm_overrides.recipes.attention_fp8.values import KEY_TILES, Values
 
@@ -96,12 +96,13 @@ class Softmax:
         """-inf for keys behind the last; register i of tile t: key 32 t + 8 (i/4) + i%4."""
         b, v = self.b, self.v
         limit, low = v.t[4], v.t[5]
+        pairs: tuple[Argument, ...] = (*(pair.all for pair in v.mask_pairs), VCC)
         b.op("v_subrev_u32", limit, v.start_n, v.last_key, role="last key within the block")
         b.op("v_mov_b32", low, NEGATIVE_INFINITY)
         for index, score in enumerate(self.scores):
             tile, i = divmod(index, 16)
             key = 32 * tile + 8 * (i // 4) + i % 4
-            pair = v.mask_pairs[index % len(v.mask_pairs)]
+            pair = pairs[index % len(pairs)]
             b.op("v_cmp_gt_i32", pair, key, limit, role=f"key {key} (+4 in the upper half)")
             b.op("v_cndmask_b32", score, score, low, pair)
 

@@ -39,6 +39,7 @@ class GluonFamily:
     target: str | None = "sm90"
     backends: tuple[str, ...] | None = ("device",)
     nature = "Gluon code"
+    reads_parts = False
 
     def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
         """See Family."""
@@ -72,7 +73,7 @@ class GluonFamily:
         return None
 
     def constants(
-        self, *, p_mode: str, is_causal: bool, settings: Mapping[str, str]
+        self, *, headdim: int, p_mode: str, is_causal: bool, settings: Mapping[str, str]
     ) -> dict[str, Any]:
         """See Family."""
         return {}
