@@ -72,6 +72,9 @@ class Errors:
     lse: float
 
 
+# bench/model_kl.py writes what follows this line
+MARKER = "<!-- Below: written by bench/model_kl.py. bench/accuracy.py leaves it alone. -->\n"
+
 Cell = Callable[[Errors], str]
 
 
@@ -239,6 +242,14 @@ def verified_files(folder: Path) -> list[Path]:
     return paths
 
 
+def kept(page: Path) -> str:
+    """The part of an earlier page that another command writes."""
+    if not page.is_file():
+        return ""
+    _, marker, section = page.read_text(encoding="utf-8").partition(MARKER)
+    return f"\n{marker}{section}" if marker else ""
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -258,7 +269,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.output is None:
         print(text)
     else:
-        args.output.write_text(text, encoding="utf-8")
+        args.output.write_text(text + kept(args.output), encoding="utf-8")
     for complaint in complaints(results):
         print(f"error: {complaint}", file=sys.stderr)
     return 1 if complaints(results) else 0

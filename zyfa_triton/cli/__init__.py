@@ -13,7 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zyfa_triton._version import __version__
-from zyfa_triton.cli import bench, check, compile, demo, doctor, inspect, run, schedule, selftest
+from zyfa_triton.cli import (
+    bench,
+    capture,
+    check,
+    compile,
+    demo,
+    doctor,
+    inspect,
+    run,
+    schedule,
+    selftest,
+)
 from zyfa_triton.cli.output import CommandError
 
 COMMANDS = {
@@ -22,6 +33,7 @@ COMMANDS = {
     "inspect": inspect,
     "schedule": schedule,
     "run": run,
+    "capture": capture,
     "check": check,
     "selftest": selftest,
     "demo": demo,

@@ -262,6 +262,7 @@ def _attention(
     ):
         checks.refuse(
             NotImplementedError,
+            "sliding_window",
             f"{sliding_window} with {key.shape[2]} keys and no mask",
             "a mask made by the mask function of this implementation",
         )

@@ -1,0 +1,357 @@
+"""Whole prefill passes of transformers models, with our attention and with torch's, on a CUDA GPU.
+
+Shapes of Mistral-7B-v0.3, Qwen3-8B and DeepSeek-V2-Lite, with random weights: times are those of
+the shapes, outputs mean nothing. A pass reads one text of N tokens, fills a cache and makes the
+last token's logits. Passes of all implementations take turns; medians are reported, and beside them
+the time between the start and the end of the attention calls, quantising included, measured in the
+same passes with events. No time is reported of an implementation whose last layer's output is too
+far from that of the first implementation.
+
+    python bench/model_prefill.py --json prefill.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import zyfa_triton
+from zyfa_triton.cli.output import table
+from zyfa_triton.integrations.transformers import register
+
+LENGTHS = (4096, 16384, 32768)
+# Relative difference of the last layer's output: bfloat16 rounding of 27 to 36 layers, and e4m3's.
+LARGEST_DIFFERENCE = 0.15
+
+# config.json of the models on the Hugging Face hub, fields that the times depend on.
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Mistral-7B": (  # mistralai/Mistral-7B-v0.3
+        "MistralConfig",
+        {
+            "vocab_size": 32768,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 32768,
+            "sliding_window": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        },
+    ),
+    "Qwen3-8B": (  # Qwen/Qwen3-8B
+        "Qwen3Config",
+        {
+            "vocab_size": 151936,
+            "hidden_size": 4096,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 40960,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        },
+    ),
+    "DeepSeek-V2-Lite": (  # deepseek-ai/DeepSeek-V2-Lite
+        "DeepseekV2Config",
+        {
+            "vocab_size": 102400,
+            "hidden_size": 2048,
+            "intermediate_size": 10944,
+            "moe_intermediate_size": 1408,
+            "num_hidden_layers": 27,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "n_routed_experts": 64,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 6,
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 1.0,
+            "topk_method": "greedy",
+            "kv_lora_rank": 512,
+            "q_lora_rank": None,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "max_position_embeddings": 163840,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000,
+                "factor": 40,
+                "original_max_position_embeddings": 4096,
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "mscale": 0.707,
+                "mscale_all_dim": 0.707,
+            },
+        },
+    ),
+}
+
+Function = Callable[..., tuple[torch.Tensor, Any]]
+
+
+@dataclass
+class Timing:
+    """One implementation on one model and length, times in ms, or why there are none."""
+
+    model: str
+    seqlen: int
+    implementation: str
+    whole: list[float] = field(default_factory=list)
+    attention: list[float] = field(default_factory=list)
+    difference: float | None = None
+    missing: str = ""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.whole)
+
+    @property
+    def median_attention(self) -> float:
+        return statistics.median(self.attention)
+
+
+def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    first = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    last = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return first, last
+
+
+class Timed:
+    """An attention function between two events."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def __call__(self, *arguments: Any, **options: Any) -> tuple[torch.Tensor, Any]:
+        first, last = _events()
+        first.record()
+        reply = self.function(*arguments, **options)
+        last.record()
+        self.events.append((first, last))
+        return reply
+
+    def milliseconds(self) -> float:
+        """Sum of all calls since the last time; waits for them."""
+        torch.cuda.synchronize()
+        total = sum(first.elapsed_time(last) for first, last in self.events)
+        self.events.clear()
+        return total
+
+
+def torch_attention(backend: SDPBackend) -> Function:
+    """torch's scaled_dot_product_attention by one of its kernels, causal, without a mask."""
+
+    def attention(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        scaling: float | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, None]:
+        assert attention_mask is None
+        headdim_v = value.shape[-1]
+        if backend == SDPBackend.FLASH_ATTENTION and headdim_v < query.shape[-1]:
+            # the kernel wants one head dim; transformers pads for flash-attn in the same way
+            value = F.pad(value, (0, query.shape[-1] - headdim_v))
+        with sdpa_kernel(backend):
+            out = F.scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                is_causal=True,
+                scale=scaling,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+        return out[..., :headdim_v].transpose(1, 2), None
+
+    return attention
+
+
+def implementations(kernel: str) -> dict[str, Timed]:
+    """Name to timed function; transformers knows them under these names from now on."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    registered = AttentionInterface()
+    options: dict[str, Any] = {"fallback": "error", "kernel": kernel}
+    functions: dict[str, Function] = {
+        "torch-cudnn": torch_attention(SDPBackend.CUDNN_ATTENTION),
+        "torch-fa2": torch_attention(SDPBackend.FLASH_ATTENTION),
+        "zyfa-bf16": registered[register("zyfa-inner-bf16", precision="16bit", **options)],
+        "zyfa-fp8": registered[register("zyfa-inner-fp8", precision="fp8", **options)],
+    }
+    mask = AttentionMaskInterface()["zyfa-inner-fp8"]
+    timed = {name: Timed(function) for name, function in functions.items()}
+    for name, function in timed.items():
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, mask)
+    return timed
+
+
+def config_of(name: str) -> Any:
+    import transformers
+
+    kind, fields = CONFIGS[name]
+    return getattr(transformers, kind)(**fields, tie_word_embeddings=False)
+
+
+def build(name: str) -> Any:
+    """The model on the GPU, bfloat16, random weights."""
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = AutoModelForCausalLM.from_config(config_of(name), dtype=torch.bfloat16)
+    return model.eval()
+
+
+@torch.no_grad()
+def one_pass(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """The last token's logits."""
+    logits: torch.Tensor = model(input_ids=ids, use_cache=True, logits_to_keep=1).logits
+    return logits
+
+
+@torch.no_grad()
+def last_layer(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    hidden: torch.Tensor = model.base_model(input_ids=ids, use_cache=True).last_hidden_state
+    return hidden.float()
+
+
+def timings(
+    name: str, model: Any, seqlen: int, functions: dict[str, Timed], rounds: int
+) -> list[Timing]:
+    """One length of one model: gate, one pass to warm up, then rounds in turns."""
+    ids = torch.randint(0, 32000, (1, seqlen), device="cuda", generator=_generator())
+    found = [Timing(name, seqlen, implementation) for implementation in functions]
+    reference: torch.Tensor | None = None
+    for timing in found:
+        model.set_attn_implementation(timing.implementation)
+        try:
+            out = last_layer(model, ids)
+            one_pass(model, ids)
+        except (torch.cuda.OutOfMemoryError, RuntimeError, NotImplementedError) as error:
+            timing.missing = str(error).splitlines()[0][:200]
+            torch.cuda.empty_cache()
+            continue
+        if reference is None:
+            reference = out
+        timing.difference = float((out - reference).norm() / reference.norm())
+        if not timing.difference < LARGEST_DIFFERENCE:
+            timing.missing = f"output differs by {timing.difference:.3f}"
+    del reference
+    usable = [timing for timing in found if not timing.missing]
+    for _ in range(rounds):
+        for timing in usable:
+            function = functions[timing.implementation]
+            model.set_attn_implementation(timing.implementation)
+            function.milliseconds()
+            first, last = _events()
+            first.record()
+            one_pass(model, ids)
+            last.record()
+            timing.attention.append(function.milliseconds())
+            timing.whole.append(first.elapsed_time(last))
+    return found
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator(device="cuda").manual_seed(0)
+
+
+def readable(found: Sequence[Timing]) -> str:
+    """A table: median of the pass, of its attention, attention's share, speed against the first."""
+    rows = []
+    for timing in found:
+        cells: list[object] = [timing.model, timing.seqlen, timing.implementation]
+        if timing.missing or not timing.whole:
+            rows.append([*cells, "-", "-", "-", "-", timing.missing])
+            continue
+        base = next(
+            each for each in found if (each.model, each.seqlen) == (timing.model, timing.seqlen)
+        )
+        speed = f"{base.median / timing.median:.3f}" if base.whole else "-"
+        share = f"{100 * timing.median_attention / timing.median:.0f}%"
+        rows.append(
+            [
+                *cells,
+                f"{timing.median:.1f}",
+                f"{timing.median_attention:.1f}",
+                share,
+                speed,
+                f"{timing.difference:.4f}",
+            ]
+        )
+    header = ("model", "tokens", "attention", "pass ms", "of it attention ms", "share")
+    return table((*header, "speed", "difference"), rows)
+
+
+def circumstances() -> dict[str, Any]:
+    import transformers
+    import triton
+
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "device": torch.cuda.get_device_name(),
+        "zyfa_triton": zyfa_triton.__version__,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "transformers": transformers.__version__,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", choices=tuple(CONFIGS), default=list(CONFIGS))
+    parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kernel", default="auto", help="of our attention (default: auto)")
+    parser.add_argument("--limit", type=float, metavar="S", help="start no new length after S s")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args(argv)
+    if not torch.cuda.is_available():
+        parser.error("no CUDA GPU here")
+    start = time.perf_counter()
+    functions = implementations(args.kernel)
+    found: list[Timing] = []
+    for name in args.models:
+        model = build(name)
+        for seqlen in args.lengths:
+            if args.limit is not None and time.perf_counter() - start > args.limit:
+                print(f"{name}, {seqlen} tokens: not run, {args.limit} s are over")
+                continue
+            new = timings(name, model, seqlen, functions, args.rounds)
+            found += new
+            print(readable(new), f"\n{time.perf_counter() - start:.0f} s\n", flush=True)
+            if args.json is not None:  # after every length: what is measured is kept
+                rows = [asdict(timing) for timing in found]
+                args.json.write_text(json.dumps({**circumstances(), "rows": rows}, indent=1))
+        del model
+        torch.cuda.empty_cache()
+    print(readable(found))
+    return 0 if found and all(timing.whole for timing in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
