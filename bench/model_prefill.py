@@ -150,7 +150,9 @@ class Timed:
     def milliseconds(self) -> float:
         """Sum of all calls since the last time; waits for them."""
         torch.cuda.synchronize()
-        total = sum(first.elapsed_time(last) for first, last in self.events)
+        total = 0.0
+        for first, last in self.events:
+            total += first.elapsed_time(last)
         self.events.clear()
         return total
 
