@@ -366,7 +366,7 @@ def test_the_fallback_error_raises_with_the_reason() -> None:
 def test_options_reach_the_op(calls: Calls) -> None:
     chosen: dict[str, Any] = {
         "granularity": "tensor",
-        "subtract_k_mean": True,
+        "subtract_k_mean": False,
         "p_mode": "exact",
         "block_scale": False,
         "kernel": "triton",
@@ -374,6 +374,11 @@ def test_options_reach_the_op(calls: Calls) -> None:
     }
     logits(build(CONFIGS["llama"](), register(**chosen), torch.bfloat16), input_ids=tokens(1, 20))
     assert calls.options[0] == chosen
+
+
+def test_fp8_removes_the_mean_of_keys_unless_told_not_to(calls: Calls) -> None:
+    logits(build(CONFIGS["llama"](), register(), torch.bfloat16), input_ids=tokens(1, 20))
+    assert calls.options[0]["subtract_k_mean"] is True
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ reason a warning says so. What the fallback would get wrong is refused.
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import warnings
 from collections.abc import Callable
@@ -79,7 +80,7 @@ def register(
     fallback: Fallback = "sdpa",
     min_queries: int = 2,
     granularity: Literal["head", "tensor"] = "head",
-    subtract_k_mean: bool = False,
+    subtract_k_mean: bool | None = None,
     p_mode: PMode = "lean",
     block_scale: bool | Literal["auto"] = "auto",
     kernel: str = "auto",
@@ -98,7 +99,8 @@ def register(
             transformers calls it; "error" raises NotImplementedError with the reason.
         min_queries: calls with fewer queries go to the fallback; 2 or more, so that decode steps
             do.
-        granularity, subtract_k_mean: as in `flash_attn_fp8_func`; "fp8" only.
+        granularity, subtract_k_mean: as in `flash_attn_fp8_func`; "fp8" only. None is True: models
+            with a bias in their keys lose their way without (docs/accuracy.md).
         p_mode, block_scale, kernel, backend: as in `flash_attn_func`.
     Returns:
         name.
@@ -117,9 +119,9 @@ def register(
             checks.refuse(ValueError, argument, repr(value), listed)
     if isinstance(min_queries, bool) or not isinstance(min_queries, int) or min_queries < 2:
         checks.refuse(ValueError, "min_queries", repr(min_queries), "an integer of 2 or more")
-    if not isinstance(subtract_k_mean, bool):
-        checks.refuse(TypeError, "subtract_k_mean", repr(subtract_k_mean), "True, False")
-    if precision == "16bit" and (granularity != "head" or subtract_k_mean):
+    if subtract_k_mean is not None and not isinstance(subtract_k_mean, bool):
+        checks.refuse(TypeError, "subtract_k_mean", repr(subtract_k_mean), "None, True, False")
+    if precision == "16bit" and (granularity != "head" or subtract_k_mean is not None):
         checks.refuse(
             ValueError,
             "precision",
@@ -129,7 +131,7 @@ def register(
     checks.check_options(causal=True, p_mode=p_mode, block_scale=block_scale, return_lse=False)
     keywords = {"p_mode": p_mode, "block_scale": block_scale, "kernel": kernel, "backend": backend}
     if precision == "fp8":
-        keywords |= {"granularity": granularity, "subtract_k_mean": subtract_k_mean}
+        keywords |= {"granularity": granularity, "subtract_k_mean": subtract_k_mean is not False}
     options = Options(name, precision, fallback, min_queries, tuple(keywords.items()))
 
     interface, mask_interface = _registries()
@@ -158,8 +160,7 @@ def _registries() -> tuple[Any, Any]:
         raise ImportError(
             f"transformers 5.17 or later: {error}; pip install 'zyfa-triton[transformers]'"
         ) from None
-    accepted = sdpa_mask.__code__.co_varnames[: sdpa_mask.__code__.co_argcount]
-    if "q_offset" not in accepted:
+    if "q_offset" not in inspect.signature(sdpa_mask).parameters:
         import transformers
 
         raise ImportError(

@@ -1,0 +1,138 @@
+"""What the benchmark of whole models computes from logits, stores and writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench import accuracy, model_kl
+from bench.model_kl import VARIANTS, Outcome, Variant
+from zyfa_triton import activations
+from zyfa_triton.measure import relative_error
+from zyfa_triton.reference import attention_ref
+
+
+def outcome(kl: list[float], local: float = 0.1) -> Outcome:
+    return Outcome(
+        kl=kl,
+        agrees=[True] * (len(kl) - 1) + [False],
+        nll=[1.0, 2.0],
+        nll_reference=[1.0, 1.0],
+        local=[local] * 28,
+        drift=[local] * 28,
+        seconds=30.0,
+    )
+
+
+def test_figures_of_an_outcome() -> None:
+    found = outcome([float(n) for n in range(100)])
+    assert found.mean == 49.5
+    assert found.top == 98.0  # 99 of 100 positions are at most this
+    assert found.agreement == 0.99
+    assert found.perplexity == pytest.approx(math.exp(1.5))
+    assert found.perplexity_reference == pytest.approx(math.e)
+    assert found.standard_error == pytest.approx(torch.arange(100.0).std().item() / 10)
+
+
+class TinyRunner(model_kl.Runner):
+    """A model of which only the last layer's output exists."""
+
+    def __init__(self, reference: torch.Tensor, changed: torch.Tensor) -> None:
+        self.attention = model_kl.Attention()
+        self.head = torch.randn(50, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+        rows = len(reference)
+        self.logits = torch.mm(reference, self.head.float().T).log_softmax(-1)
+        self.work = torch.empty(2, model_kl.LOGIT_ROWS, 50)
+        self.ids = torch.arange(rows)[None] % 50
+        self.hidden, self.changed = reference, changed
+
+    def _hidden(self) -> torch.Tensor:
+        return self.changed
+
+
+def test_kl_top_1_and_nll_are_those_of_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_kl, "TOKENS", 600)
+    generator = torch.Generator().manual_seed(0)
+    reference = torch.randn(600, 8, generator=generator).bfloat16().float()
+    changed = (reference + 0.1 * torch.randn(600, 8, generator=generator)).bfloat16().float()
+    runner = TinyRunner(reference, changed)
+    found = runner.run(VARIANTS[0])
+    log_p = (reference.double() @ runner.head.double().T).log_softmax(-1)
+    log_q = (changed.double() @ runner.head.double().T).log_softmax(-1)
+    kl = (log_p.exp() * (log_p - log_q)).sum(-1)
+    assert found.mean == pytest.approx(kl.mean().item(), rel=0.01)
+    assert found.kl == pytest.approx(kl.tolist(), rel=0.1, abs=1e-4)
+    same = (log_p.argmax(-1) == log_q.argmax(-1)).double().mean().item()
+    assert found.agreement == pytest.approx(same, abs=2 / 600)
+    targets = runner.ids[0, 1:, None]
+    assert len(found.nll) == 599
+    assert found.nll == pytest.approx((-log_q[:-1].gather(1, targets)[:, 0]).tolist(), abs=5e-3)
+
+
+def test_every_p_with_every_quantisation_once_and_the_floor() -> None:
+    names = [variant.name for variant in VARIANTS]
+    assert len(set(names)) == len(names) == len(model_kl.P_VARIANTS) * 3 + 1
+
+
+def test_p_not_rounded_is_exact_attention_of_the_rounded_inputs() -> None:
+    inputs = activations.load(activations.SAMPLE).cut(seqlen=256)
+    out = model_kl.attention(
+        inputs.q, inputs.k, inputs.v, inputs.softmax_scale,
+        Variant(model_kl.UNROUNDED, model_kl.PER_HEAD),
+    )  # fmt: skip
+    lean = model_kl.attention(
+        inputs.q, inputs.k, inputs.v, inputs.softmax_scale,
+        Variant(model_kl.LEAN, model_kl.PER_HEAD),
+    )  # fmt: skip
+    assert 0 < relative_error(lean, out.double()) < 0.01
+    bf16 = model_kl.attention(
+        inputs.q, inputs.k, inputs.v, inputs.softmax_scale, Variant(model_kl.BF16_EXACT, None)
+    )
+    exact, _ = attention_ref(
+        inputs.q, inputs.k, inputs.v, softmax_scale=inputs.softmax_scale, causal=True
+    )
+    assert relative_error(bf16, exact) < 1e-5
+    assert relative_error(out, exact) > 0.01
+
+
+def stored_results(folder: Path, skipped: str = "") -> None:
+    for place, name in enumerate(model_kl.TEXTS):
+        for number, variant in enumerate(VARIANTS):
+            if variant.name == skipped:
+                continue
+            path = folder / "results" / name / f"{variant.name}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            kl = [1e-3 * (1 + place + number) * (1 + position % 3) for position in range(90)]
+            path.write_text(json.dumps({"key": "old", **vars(outcome(kl))}))
+
+
+def test_the_section_replaces_itself_and_the_other_command_keeps_it(tmp_path: Path) -> None:
+    page = tmp_path / "accuracy.md"
+    page.write_text("# Accuracy\n\nfirst part\n")
+    stored_results(tmp_path)
+    for _ in range(2):
+        assert model_kl.main([str(tmp_path), "--stored", "-o", str(page)]) == 0
+    text = page.read_text()
+    assert text.count("## On a whole model") == 1
+    assert text.startswith("# Accuracy\n\nfirst part\n\n")
+    assert f"{2 * len(VARIANTS)} of {2 * len(VARIANTS)} runs" in text
+    assert accuracy.MARKER == model_kl.MARKER
+    assert accuracy.kept(page) == text[text.index("\n" + model_kl.MARKER) :]
+
+
+def test_runs_that_are_missing_are_said_to_be(tmp_path: Path) -> None:
+    stored_results(tmp_path, skipped=f"{model_kl.LEAN}; {model_kl.PER_HEAD}")
+    text = model_kl.document(model_kl.stored(tmp_path))
+    assert text.count("| per head | Lean, block scaled | not run |") == 2
+    assert "prose, per head:" not in text
+    assert "prose, per tensor: Lean, block scaled has" in text
+
+
+def test_stored_results_of_other_numerics_are_not_taken() -> None:
+    keys = [model_kl._key(Variant(p, model_kl.PER_HEAD)) for p in (model_kl.EXACT, model_kl.LEAN)]
+    assert keys[0] != keys[1]
+    assert keys[0] == model_kl._key(Variant(model_kl.EXACT, model_kl.PER_HEAD))
