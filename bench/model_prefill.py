@@ -286,7 +286,9 @@ def timings(
     name: str, model: Any, seqlen: int, functions: dict[str, Timed], rounds: int
 ) -> list[Timing]:
     """One length of one model: gate, one pass to warm up, then rounds in turns."""
-    ids = torch.randint(0, 32000, (1, seqlen), device="cuda", generator=_generator())
+    generator = torch.Generator(device=model.device).manual_seed(0)
+    vocabulary = model.config.vocab_size
+    ids = torch.randint(0, vocabulary, (1, seqlen), device=model.device, generator=generator)
     found = [Timing(name, seqlen, implementation) for implementation in functions]
     reference: torch.Tensor | None = None
     for timing in found:
@@ -316,10 +318,6 @@ def timings(
             timing.attention.append(function.milliseconds())
             timing.whole.append(first.elapsed_time(last))
     return found
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator(device="cuda").manual_seed(0)
 
 
 def readable(found: Sequence[Timing]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
+from bench import model_prefill
 from bench.model_prefill import CONFIGS, Timing, config_of, readable
 
 # Parameters as the models' cards give them, in thousand millions.
@@ -25,6 +26,68 @@ def test_mla_has_the_scale_of_its_position_embedding() -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config_of("DeepSeek-V2-Lite"))
     assert model.model.layers[0].self_attn.scaling == pytest.approx(0.114722, rel=1e-4)
+
+
+class Event:
+    """A CUDA event where there is no CUDA: the clock is the number of events so far."""
+
+    clock = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        Event.clock += 1
+        self.at = Event.clock
+
+    def elapsed_time(self, last: Event) -> float:
+        return float(last.at - self.at)
+
+
+def test_passes_take_turns_and_kernels_that_cannot_run_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=256, intermediate_size=64, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=128,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    cudnn, *others = model_prefill.timings(
+        "tiny", model, 40, model_prefill.implementations("auto"), rounds=2
+    )
+    assert cudnn.implementation == "torch-cudnn" and not cudnn.whole
+    assert "scaled_dot_product_attention" in cudnn.missing
+    for timing in others:
+        # a pass is two events around three layers of two events each
+        assert timing.whole == [7.0, 7.0] and timing.attention == [3.0, 3.0], timing
+        assert timing.difference is not None and timing.difference < 0.05
+    assert others[0].difference == 0.0
+
+
+def test_an_output_that_is_off_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    outputs = iter([torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 2.0])])
+    monkeypatch.setattr(model_prefill, "last_layer", lambda model, ids: next(outputs))
+    monkeypatch.setattr(model_prefill, "one_pass", lambda model, ids: None)
+
+    class Model:
+        device = torch.device("cpu")
+        config = LlamaConfig(vocab_size=50)
+
+        def set_attn_implementation(self, name: str) -> None:
+            pass
+
+    def unused(*_: object) -> tuple[torch.Tensor, None]:
+        raise AssertionError
+
+    functions = {name: model_prefill.Timed(unused) for name in ("good", "off")}
+    good, off = model_prefill.timings("tiny", Model(), 8, functions, rounds=3)
+    assert len(good.whole) == 3 and not good.missing
+    assert not off.whole and off.missing == "output differs by 0.500"
 
 
 def test_the_table_compares_with_the_first_implementation_of_the_same_length() -> None:
