@@ -40,7 +40,7 @@ def causal_attention(
             headdim of q and k is a multiple of 64.
         q_descale, k_descale, v_descale: float32 (batch, nheads_k).
     Raises:
-        ValueError: a seqlen, or options (tile_n, rescale_threshold, reverse), that are not done
+        ValueError: a seqlen, or options beside p_mode, block_scale and row_sum, that are not done
             here.
     """
     batch, seqlen, nheads, _ = q.shape
@@ -49,11 +49,10 @@ def causal_attention(
         raise ValueError(
             f"seqlen: got {seqlen} of q and {k.shape[1]} of k; accepted: equal multiples of {ROWS}"
         )
-    if (options.tile_n, options.rescale_threshold, options.reverse) != (
-        numerics.TILE_N,
-        0.0,
-        False,
-    ):
+    done_here = ContractOptions(
+        options.p_mode, block_scale=options.block_scale, row_sum=options.row_sum
+    )
+    if options != done_here:
         raise ValueError(f"options: got {options}; accepted: any p_mode, block_scale and row_sum")
     group = nheads // nheads_k
     scale = torch.tensor(numerics.code_scale_log2(softmax_scale)) * q_descale * k_descale
