@@ -287,6 +287,26 @@ def test_a_scale_that_is_not_the_usual_one(calls: Calls) -> None:
     assert relative(out, ref) <= LOW_FACTOR * relative(low, ref)
 
 
+def test_a_decoder_that_is_told_not_to_be_causal(calls: Calls) -> None:
+    config, ids = CONFIGS["llama"](), tokens(1, 40)
+    causal = logits(build(config, "eager", torch.float32), input_ids=ids)
+    config.is_causal = False
+    expected = Expected(config, input_ids=ids)
+    out = logits(build(config, register(precision="16bit"), torch.bfloat16), input_ids=ids)
+    assert calls.shapes
+    assert relative(causal, expected.ref) > 0.5
+    expected.check(out)
+
+
+def test_packed_texts_do_not_see_each_other(calls: Calls) -> None:
+    config, ids = CONFIGS["qwen3"](), tokens(1, 40)
+    positions = torch.cat([torch.arange(15), torch.arange(25)])[None]
+    expected = Expected(config, input_ids=ids, position_ids=positions)
+    model = build(config, register(), torch.bfloat16)
+    expected.check(logits(model, input_ids=ids, position_ids=positions))
+    assert not calls.shapes
+
+
 def test_soft_caps_are_refused() -> None:
     config = Gemma2Config(**GQA, query_pre_attn_scalar=128, attn_logit_softcapping=5.0)
     with pytest.raises(NotImplementedError, match=r"^softcap: got float .*accepted: None"):
