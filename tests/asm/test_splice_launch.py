@@ -76,7 +76,7 @@ def expected_values(arguments: dict[str, Any]) -> list[Any]:
             values.append((value.data_ptr(), "*"))
         elif isinstance(value, float):
             values.append((torch.tensor(value).item(), "fp32"))
-        elif value != 1 or name in ("seqlen_q", "seqlen_k"):
+        elif value is not None and (value != 1 or name in ("seqlen_q", "seqlen_k")):
             values.append((value, "i32"))
     return values
 
