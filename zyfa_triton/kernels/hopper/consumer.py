@@ -24,7 +24,7 @@ from zyfa_triton.kernels.hopper.softmax import (
     move_reference,
     operand,
     probabilities,
-    rescaled,
+    settled,
     still_read,
 )
 
@@ -71,7 +71,6 @@ def _next_block(
     O_LAYOUT: gl.constexpr = acc_o.type.layout
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 4 if IS_FP8 else 2)
     a = operand(p, IS_FP8, P_MODE, BLOCK_N, P_LAYOUT)
-    acc_o = rescaled(acc_o, gl.convert_layout(alpha, gl.SliceLayout(1, O_LAYOUT)))
     l_i = l_i * alpha + sums
     mbarrier.wait(k_full.index(k_slot), k_phase)
     mbarrier.wait(v_full.index(v_slot), v_phase)
@@ -80,20 +79,20 @@ def _next_block(
     acc_o = warpgroup_mma(a, v, acc_o, is_async=True)
     if IS_FP8:
         block_l = warpgroup_mma(a, ones, zero_l, use_acc=False, is_async=True)
-    s = warpgroup_mma_wait(2 if IS_FP8 else 1, deps=[s])
+    # not of acc_o, which is under way until `settled`
+    s, acc_o = warpgroup_mma_wait(2 if IS_FP8 else 1, deps=[s, acc_o])
     if IS_MASKED:
         s = masked(s, first_last, last_key, BLOCK_N)
     m_i, offset, next_alpha = move_reference(
         gl.max(s, 1), m_i, multiplier, scale_log2, IS_FP8, P_MODE
     )
     next_p, sums = probabilities(s, offset, multiplier, IS_FP8, P_MODE, BLOCK_N)
+    acc_o = settled(acc_o, gl.convert_layout(next_alpha, gl.SliceLayout(1, O_LAYOUT)))
     if IS_FP8:
-        acc_o, block_l = warpgroup_mma_wait(0, deps=[acc_o, block_l])
+        block_l = warpgroup_mma_wait(0, deps=[block_l])
         l_alpha = gl.convert_layout(alpha, gl.SliceLayout(1, zero_l.type.layout))
         acc_l = gl.fma(acc_l, gl.expand_dims(l_alpha, 1) + zero_l, block_l)
-    else:
-        acc_o = warpgroup_mma_wait(0, deps=[acc_o])
-        still_read(a)
+    still_read(a)
     mbarrier.arrive(used.index(k_slot))
     k_slot, k_phase = next_slot(k_slot, k_phase, STAGES)
     v_slot, v_phase = next_slot(v_slot, v_phase, STAGES)
@@ -261,7 +260,6 @@ def consume(
         number += 1
         index = announced(number, tiles, tile_full)  # before the stores, which loads queue behind
         a = operand(p, IS_FP8, P_MODE, BLOCK_N, P_LAYOUT)
-        acc_o = rescaled(acc_o, gl.convert_layout(alpha, O_ROW))
         mbarrier.wait(v_full.index(v_slot), v_phase)
         v = _values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
         acc_o = warpgroup_mma(a, v, acc_o, is_async=True)

@@ -28,7 +28,7 @@ _EXP_32, _EXP_32_OPERANDS = _text(ptx.exponentials(32))
 _EXP_64, _EXP_64_OPERANDS = _text(ptx.exponentials(64))
 _MASK_32, _MASK_32_OPERANDS = _text(ptx.masked(32))
 _MASK_64, _MASK_64_OPERANDS = _text(ptx.masked(64))
-_RESCALE, _RESCALE_OPERANDS = _text(ptx.rescaled(_ACCUMULATORS))
+_SETTLE, _SETTLE_OPERANDS = _text(ptx.settled(_ACCUMULATORS))
 _LEAN_ROWS, _ROW_OPERANDS = _text(ptx.row_maximum(top=numerics.TOP_CODE * ptx.CODE_UNIT))
 _EXACT_ROWS, _ = _text(ptx.row_maximum(top=numerics.EXACT_OCTAVES))
 _PLAIN_ROWS, _ = _text(ptx.row_maximum(top=0.0))
@@ -152,13 +152,16 @@ def operand(
 def still_read(p):
     """Says that P's registers were in use up to here: the matrix unit reads them until the wait,
     which the compiler does not know, and would write the next block's P into them."""
-    gl.inline_asm_elementwise("// $1", "=r,r", [p], dtype=p.dtype, is_pure=False, pack=2)
+    gl.inline_asm_elementwise(
+        "// $1", "=r,r", [p], dtype=p.dtype, is_pure=False, pack=4 if p.dtype.primitive_bitwidth == 8 else 2
+    )  # fmt: skip
 
 
 @gluon.jit
-def rescaled(acc_o, alpha):
-    """acc_o times a factor a row, skipped by warps whose factors are 1."""
+def settled(acc_o, alpha):
+    """acc_o when all matrix instructions are done, times a factor a row; warps whose factors are 1
+    skip the product."""
     return gl.inline_asm_elementwise(
-        _RESCALE, _RESCALE_OPERANDS, [acc_o, gl.expand_dims(alpha, 1)], dtype=gl.float32,
-        is_pure=True, pack=64,
+        _SETTLE, _SETTLE_OPERANDS, [acc_o, gl.expand_dims(alpha, 1)], dtype=gl.float32,
+        is_pure=False, pack=64,
     )  # fmt: skip
