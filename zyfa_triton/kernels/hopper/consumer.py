@@ -15,8 +15,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from zyfa_triton.kernels.hopper.producer import announced
-from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot, tile_of
+from zyfa_triton.kernels.hopper.producer import TILES, announced
+from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot
 from zyfa_triton.kernels.hopper.softmax import (
     MULTIPLIER_UNIT,
     NO_KEY,
@@ -101,13 +101,6 @@ def _next_block(
 
 
 @gluon.jit
-def _times_descale(x, ptr, batch, head_k, stride_b, stride_h):
-    if ptr is not None:
-        x = x * gl.load(ptr + batch * stride_b + head_k * stride_h)
-    return x
-
-
-@gluon.jit
 def _store(
     acc_o, m_i, l_i, scale_log2, v_scale, outputs, batch, head, position, heads_q, seqlen_q,
     IS_FP8: gl.constexpr, P_MODE: gl.constexpr, HEAD_DIM_V: gl.constexpr, LAYOUT: gl.constexpr,
@@ -146,7 +139,7 @@ def _store(
 
 @gluon.jit
 def consume(
-    w: gl.constexpr, rings, ones, barriers, tiles, outputs, scales, order,
+    w: gl.constexpr, rings, ones, barriers, tiles, outputs, order,
     IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -154,11 +147,6 @@ def consume(
     q_full, q_empty, k_full, v_full, used, tile_full, tile_empty = barriers
     qs_first, qs_rest, ks_first, ks_rest, vs = rings
     m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q, seqlen_k = order
-    n_tiles = m_blocks * heads
-    (
-        softmax_scale_log2, q_descale_ptr, k_descale_ptr, v_descale_ptr, stride_qdb, stride_qdh,
-        stride_kdb, stride_kdh, stride_vdb, stride_vdh,
-    ) = scales  # fmt: skip
     ROWS: gl.constexpr = 64 // PACK  # positions of this warpgroup
     DEPTH: gl.constexpr = 32 if IS_FP8 else 16
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, DEPTH])
@@ -179,18 +167,8 @@ def consume(
     k_phase = 0
     v_slot = 0
     v_phase = 0
-    index = announced(number, tiles, tile_full)
-    while index < n_tiles:
-        m_block, head = tile_of(index, m_blocks, heads, heads_at_once)
-        batch = head // heads_a_batch
-        first_head = (head - batch * heads_a_batch) * PACK
-        head_k = first_head // group_size
-        scale_log2 = _times_descale(
-            softmax_scale_log2, q_descale_ptr, batch, head_k, stride_qdb, stride_qdh
-        )
-        scale_log2 = _times_descale(
-            scale_log2, k_descale_ptr, batch, head_k, stride_kdb, stride_kdh
-        )
+    m_block, batch, first_head, scale_log2, v_scale = announced(number, tiles, tile_full)
+    while m_block >= 0:
         multiplier = scale_log2
         if IS_FP8 and P_MODE == "lean":
             multiplier = scale_log2 * MULTIPLIER_UNIT
@@ -226,7 +204,6 @@ def consume(
         s = warpgroup_mma_wait(0, deps=[s])
         # Only now: a barrier does not wait for loads from shared memory that are under way, and the
         # copies that follow an arrival do not wait for them either.
-        mbarrier.arrive(tile_empty.index(number & 1))
         if IS_FP8:
             mbarrier.arrive(q_empty.index(w))
         mbarrier.arrive(used.index(k_slot))
@@ -257,8 +234,6 @@ def consume(
         acc_o, acc_l, l_i, m_i = state
         if not IS_FP8:
             mbarrier.arrive(q_empty.index(w))
-        number += 1
-        index = announced(number, tiles, tile_full)  # before the stores, which loads queue behind
         a = operand(p, IS_FP8, P_MODE, BLOCK_N, P_LAYOUT)
         mbarrier.wait(v_full.index(v_slot), v_phase)
         v = _values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
@@ -273,10 +248,8 @@ def consume(
             l_i = l_i * alpha + sums
             acc_o = warpgroup_mma_wait(0, deps=[acc_o])
         v_slot, v_phase = next_slot(v_slot, v_phase, STAGES)
-        v_scale = _times_descale(
-            gl.full([64], 1.0, gl.float32, O_ROW), v_descale_ptr, batch, head_k, stride_vdb,
-            stride_vdh,
-        )  # fmt: skip
+        # before the stores, which loads queue behind
+        upcoming = announced(number + 1, tiles, tile_full)
         row_head = first_head + gl.arange(0, 64, O_ROW) // ROWS
         row_position = gl.convert_layout(position, O_ROW)
         _store(
@@ -285,3 +258,6 @@ def consume(
             row_position, heads_a_batch * PACK, seqlen_q,
             IS_FP8, P_MODE, HEAD_DIM_V, O_LAYOUT,
         )  # fmt: skip
+        mbarrier.arrive(tile_empty.index(number % TILES))  # its numbers were used just now
+        number += 1
+        m_block, batch, first_head, scale_log2, v_scale = upcoming

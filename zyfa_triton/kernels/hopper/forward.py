@@ -11,7 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from zyfa_triton.kernels.hopper.consumer import consume
-from zyfa_triton.kernels.hopper.producer import TILES, produce
+from zyfa_triton.kernels.hopper.producer import FACTS, TILES, produce
 
 _E4M3_ONE = gl.constexpr(0x38)
 _UNSPECIALIZED = [
@@ -78,7 +78,7 @@ def hopper_attention_forward(
         ones.store(one.to(gl.float8e4nv, bitcast=True))
     else:
         ones = vs  # not used
-    tiles = gl.allocate_shared_memory(gl.int32, [TILES, 1], mbarrier.MBarrierLayout())
+    tiles = gl.allocate_shared_memory(gl.int32, [TILES * FACTS, 1], mbarrier.MBarrierLayout())
     barriers = (
         _barriers(2, 1), _barriers(2, 1), _barriers(STAGES, 1), _barriers(STAGES, 1),
         _barriers(STAGES, 2), _barriers(TILES, 1), _barriers(TILES, 2),
@@ -92,12 +92,12 @@ def hopper_attention_forward(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (consume, (0, rings, ones, barriers, tiles, outputs, scales, order, IS_FP8, P_MODE,
+            (consume, (0, rings, ones, barriers, tiles, outputs, order, IS_FP8, P_MODE,
                        IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES)),
-            (consume, (1, rings, ones, barriers, tiles, outputs, scales, order, IS_FP8, P_MODE,
+            (consume, (1, rings, ones, barriers, tiles, outputs, order, IS_FP8, P_MODE,
                        IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES)),
             (produce, (q_first, q_rest, k_first, k_rest, v, rings, barriers, tiles, counter_ptr,
-                       order, IS_FP8, IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES)),
+                       scales, order, IS_FP8, IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],

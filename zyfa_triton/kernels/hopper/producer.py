@@ -12,28 +12,62 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from zyfa_triton.kernels.hopper.compat import copy_tile, thread_barrier
 from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot, tile_of
 
-TILES = gl.constexpr(2)  # places for announced tiles
+TILES = gl.constexpr(4)  # places for announced tiles
+FACTS = gl.constexpr(5)  # numbers of an announcement, see `announce`
 TILE = gl.constexpr(128)  # keys of a tile of V^T, as `prepare` stores it
+NO_TILE = gl.constexpr(-1)
 
 
 @gluon.jit
-def announce(number, index, tiles, tile_full, tile_empty):
-    """Tells the consumers their next tile: the number-th that this workgroup takes."""
-    place = number & 1
-    mbarrier.wait(tile_empty.index(place), (number >> 1 & 1) ^ 1)
+def _tell(tiles, place, value):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    tiles.index(place).store(gl.full([1], 0, gl.int32, layout) + index)
+    tiles.index(place).store(gl.full([1], 0, gl.int32, layout) + value)
+
+
+@gluon.jit
+def _told(tiles, place):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    return gl.max(tiles.index(place).load(layout), 0)
+
+
+@gluon.jit
+def announce(
+    number, m_block, batch, first_head, scale_log2, v_scale, tiles, tile_full, tile_empty
+):  # fmt: skip
+    """Tells the consumers their next tile, the number-th that this workgroup takes: NO_TILE for
+    m_block, or where it lies and by what its scores (in octaves) and its output are multiplied.
+
+    Divisions and loads from memory are made once, here, and beforehand.
+    """
+    place = number % TILES
+    mbarrier.wait(tile_empty.index(place), (number // TILES & 1) ^ 1)
+    _tell(tiles, place * FACTS, m_block)
+    _tell(tiles, place * FACTS + 1, batch)
+    _tell(tiles, place * FACTS + 2, first_head)
+    _tell(tiles, place * FACTS + 3, scale_log2.to(gl.int32, bitcast=True))
+    _tell(tiles, place * FACTS + 4, v_scale.to(gl.int32, bitcast=True))
     thread_barrier()
     mbarrier.arrive(tile_full.index(place))
 
 
 @gluon.jit
 def announced(number, tiles, tile_full):
-    """A consumer's side of `announce`. It arrives at tile_empty when it has used the number."""
-    place = number & 1
-    mbarrier.wait(tile_full.index(place), number >> 1 & 1)
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    return gl.max(tiles.index(place).load(layout), 0)
+    """A consumer's side of `announce`. It arrives at tile_empty when it has used the numbers."""
+    place = number % TILES
+    mbarrier.wait(tile_full.index(place), number // TILES & 1)
+    m_block = _told(tiles, place * FACTS)
+    batch = _told(tiles, place * FACTS + 1)
+    first_head = _told(tiles, place * FACTS + 2)
+    scale_log2 = _told(tiles, place * FACTS + 3).to(gl.float32, bitcast=True)
+    v_scale = _told(tiles, place * FACTS + 4).to(gl.float32, bitcast=True)
+    return m_block, batch, first_head, scale_log2, v_scale
+
+
+@gluon.jit
+def _times_descale(x, ptr, batch, head_k, stride_b, stride_h):
+    if ptr is not None:
+        x = x * gl.load(ptr + batch * stride_b + head_k * stride_h)
+    return x
 
 
 @gluon.jit
@@ -48,7 +82,7 @@ def _copy_rows(
 
 @gluon.jit
 def produce(
-    q_first, q_rest, k_first, k_rest, v, rings, barriers, tiles, counter_ptr, order,
+    q_first, q_rest, k_first, k_rest, v, rings, barriers, tiles, counter_ptr, scales, order,
     IS_FP8: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr, HEAD_DIM: gl.constexpr,
     HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -60,6 +94,10 @@ def produce(
     q_full, q_empty, k_full, v_full, used, tile_full, tile_empty = barriers
     qs_first, qs_rest, ks_first, ks_rest, vs = rings
     m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q, seqlen_k = order
+    (
+        softmax_scale_log2, q_descale_ptr, k_descale_ptr, v_descale_ptr, stride_qdb, stride_qdh,
+        stride_kdb, stride_kdh, stride_vdb, stride_vdh,
+    ) = scales  # fmt: skip
     n_tiles = m_blocks * heads
     ROWS: gl.constexpr = 64 // PACK  # positions of one warpgroup
     ITEM: gl.constexpr = 1 if IS_FP8 else 2
@@ -68,11 +106,18 @@ def produce(
     slot = 0
     phase = 1
     while index < n_tiles:
-        announce(number, index, tiles, tile_full, tile_empty)
         m_block, head = tile_of(index, m_blocks, heads, heads_at_once)
         batch = head // heads_a_batch
         first_head = (head - batch * heads_a_batch) * PACK
         head_k = first_head // group_size
+        # in the contract's order: each product is rounded
+        scale_log2 = _times_descale(
+            softmax_scale_log2, q_descale_ptr, batch, head_k, stride_qdb, stride_qdh
+        )
+        scale_log2 = _times_descale(
+            scale_log2, k_descale_ptr, batch, head_k, stride_kdb, stride_kdh
+        )
+        v_scale = _times_descale(1.0, v_descale_ptr, batch, head_k, stride_vdb, stride_vdh)
         for w in gl.static_range(2):
             mbarrier.wait(q_empty.index(w), (number & 1) ^ 1)
             mbarrier.expect(q_full.index(w), 64 * HEAD_DIM * ITEM)
@@ -80,6 +125,9 @@ def produce(
                 q_first, q_rest, batch, first_head, (m_block * 2 + w) * ROWS, q_full.index(w),
                 qs_first, qs_rest, w, HEAD_DIM,
             )  # fmt: skip
+        announce(
+            number, m_block, batch, first_head, scale_log2, v_scale, tiles, tile_full, tile_empty
+        )
         blocks = key_blocks(m_block, seqlen_q, seqlen_k, 2 * ROWS, BLOCK_N, IS_CAUSAL)
         for block in range(blocks):
             start_n = (blocks - 1 - block) * BLOCK_N
@@ -100,4 +148,6 @@ def produce(
             slot, phase = next_place, next_phase
         index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
         number += 1
-    announce(number, index, tiles, tile_full, tile_empty)
+    announce(
+        number, NO_TILE, 0, 0, softmax_scale_log2, softmax_scale_log2, tiles, tile_full, tile_empty
+    )
