@@ -9,7 +9,7 @@ SUITE ?= quick
 SETUP = $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llvm demo test slow gpu lint format type asm-check bench gpu-bench accuracy clean
+.PHONY: help setup llvm demo test slow gpu gpu-sanitize lint format type asm-check bench gpu-bench accuracy clean
 
 help:
 	@echo 'make setup      virtual environment with the package and its tools (keeps an installed torch)'
@@ -17,6 +17,7 @@ help:
 	@echo 'make test       the unit and assembly tiers (needs LLVM 22: make llvm)'
 	@echo 'make slow       the tests that take minutes'
 	@echo 'make gpu        the GPU tier, on whatever device Triton finds'
+	@echo 'make gpu-sanitize  the Hopper kernel under compute-sanitizer: memory, then races'
 	@echo 'make lint type  ruff; mypy'
 	@echo 'make asm-check  regenerates generated files and fails if one differs'
 	@echo 'make bench      speed of the emulator'
@@ -44,6 +45,12 @@ slow: $(SETUP) llvm
 
 gpu: $(SETUP)
 	$(RUN) -m pytest tests/gpu --require-tiers gpu
+
+gpu-sanitize: $(SETUP)
+	for tool in memcheck racecheck; do \
+	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
+	    $(RUN) -m pytest tests/gpu/test_hopper.py -k 'test_lengths and (127 or 257)' || exit 1; \
+	done
 
 lint: $(SETUP)
 	$(RUN) -m ruff check .

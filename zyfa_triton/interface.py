@@ -237,13 +237,15 @@ def warmup(
         checks.refuse(
             ValueError, "tune", f'True with backend "{backend}"', "True for CUDA or ROCm tensors"
         )
-    with torch.no_grad(), tuning.observed(force=tune) as seen:
-        if rope is not None:
-            of_parts = mla.flash_attn_mla_fp8_func if quantize else mla.flash_attn_mla_func
-            of_parts(q, rope[0], k, rope[1], v, softmax_scale, causal, **options)
-        else:
-            function = flash_attn_fp8_func if quantize else flash_attn_func
-            function(q, k, v, softmax_scale, causal, **options)
+    # what was measured need not be what later calls run: a kernel may quantise on its own
+    for force in (True, False) if tune else (False,):
+        with torch.no_grad(), tuning.observed(force=force) as seen:
+            if rope is not None:
+                of_parts = mla.flash_attn_mla_fp8_func if quantize else mla.flash_attn_mla_func
+                of_parts(q, rope[0], k, rope[1], v, softmax_scale, causal, **options)
+            else:
+                function = flash_attn_fp8_func if quantize else flash_attn_func
+                function(q, k, v, softmax_scale, causal, **options)
     return dict(seen[-1]) if seen else {}
 
 

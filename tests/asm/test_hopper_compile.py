@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.asm import sass
+from zyfa_triton.kernels.hopper.launch import _registers_suffice
 
 BINARIES = "backends/nvidia/bin"
 
@@ -24,17 +25,23 @@ class Variant(NamedTuple):
     block_n: int = 128
     stages: int = 5
     out: str = "bf16"
+    overlap: bool = True
 
     def __str__(self) -> str:
         kind = f"e4m3-{self.p_mode}" if self.is_fp8 else "bf16"
-        return f"{kind}-{self.headdim}-n{self.block_n}-{'causal' if self.causal else 'full'}"
+        where = "causal" if self.causal else "full"
+        order = "" if self.overlap else "-at-once"
+        return f"{kind}-{self.headdim}-n{self.block_n}-{where}{order}"
 
 
+# the order that is the default with this Triton
+LEAN = Variant(overlap=_registers_suffice())
 VARIANTS = [
-    Variant(),
-    Variant(causal=False, pack=8, out="fp32"),
+    LEAN,
+    LEAN._replace(causal=False, pack=8, out="fp32"),
+    LEAN._replace(headdim=192, stages=4),
+    Variant(overlap=False),
     Variant(p_mode="exact"),
-    Variant(headdim=192, stages=4),
     Variant(is_fp8=False, p_mode="exact", stages=2),
     Variant(is_fp8=False, p_mode="exact", headdim=192, stages=2),
     Variant(is_fp8=False, p_mode="exact", block_n=64, stages=5, causal=False),
@@ -69,6 +76,7 @@ def compiled(it: Variant) -> Any:
     constants: dict[str, Any] = {
         "IS_FP8": it.is_fp8, "P_MODE": it.p_mode, "IS_CAUSAL": it.causal, "PACK": it.pack,
         "HEAD_DIM": it.headdim, "HEAD_DIM_V": 128, "BLOCK_N": it.block_n, "STAGES": it.stages,
+        "OVERLAP": it.overlap,
         **_REGISTERS,
     }  # fmt: skip
     if rest:
@@ -142,18 +150,17 @@ def test_matrix_instructions_without_serialisation_or_spills(
         assert any(opcode in instruction for _, instruction in body)
         assert not any(re.search(r"\b(LDL|STL|HMMA)\b", instruction) for _, instruction in body)
         # ptxas moved the last wait above the softmax, which then ran beside nothing
-        exponentials = variant.p_mode == "exact"
-        for name in ("FMNMX", "MUFU.EX2" if exponentials else "F2FP"):
-            assert sass.beside_products(body, name) >= 0.95, name
+        for name in ("FMNMX", "MUFU.EX2" if variant.p_mode == "exact" else "F2FP"):
+            assert not variant.overlap or sass.beside_products(body, name) >= 0.95, name
     assert kernel.metadata.shared <= 227 * 1024
 
 
 def test_a_lean_block_takes_few_instructions(tmp_path: Path) -> None:
     """What board power pays for: a block of 64 rows and 128 keys, exponentials none."""
-    _, cubin = assembled(compiled(Variant()).asm["ptx"], tmp_path)
+    _, cubin = assembled(compiled(LEAN).asm["ptx"], tmp_path)
     body = min(sass.loops(instructions(cubin)), key=len)
     names = [sass.opcode(instruction) for _, instruction in body]
-    assert len(body) <= 345  # of which 64 multiplications are skipped where no maximum grew
+    assert len(body) <= 375  # of which 64 multiplications are skipped where no maximum grew
     assert names.count("MUFU.EX2") == 2  # a row's factor each
     assert sum(name.startswith("F2FP") for name in names) == 32
 

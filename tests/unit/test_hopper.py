@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from zyfa_triton import flash_attn_func, numerics, tuning
+from zyfa_triton import dispatch, flash_attn_func, interface, numerics, tuning, warmup
 from zyfa_triton.kernels.hopper import launch, ptx
 from zyfa_triton.kernels.launch import launch_arguments
 from zyfa_triton.kernels.registry import FAMILIES, QUANTISING, misfit
 from zyfa_triton.problem import FP8, Problem
 from zyfa_triton.reference import attention_ref
 from zyfa_triton.testing import check_output, make_inputs
+from zyfa_triton.tuning import __main__ as tuning_command
 from zyfa_triton.tuning import configurations
 
 GLUON = FAMILIES["gluon"]
@@ -80,11 +81,11 @@ def test_a_request_by_name_is_kept_or_refused(monkeypatch: pytest.MonkeyPatch) -
     for name in ("gluon", "auto", "triton"):
         config = tuning.select(name, problem, key, arguments, lambda: tuning.default(key))
         assert tuning.kernel_of(config) == ("gluon" if name == "gluon" else "triton")
-    stored = {"kernel": "gluon", "BLOCK_N": 128, "num_stages": 4}
+    stored = {"kernel": "gluon", "BLOCK_N": 128, "num_stages": 4, "OVERLAP": True}
     monkeypatch.setattr(tuning.choice, "resolve", lambda key: stored)
     for name in ("gluon", "auto"):
         assert tuning.select(name, problem, key, arguments, lambda: stored) == stored
-    assert tuning.launchable(stored, key) == {"BLOCK_N": 128, "num_stages": 4}
+    assert tuning.launchable(stored, key) == {"BLOCK_N": 128, "num_stages": 4, "OVERLAP": True}
     half = torch.zeros(1, 8, 2, 128, dtype=torch.float16)
     arguments["k_ptr"] = half
     scaled, it = problem_and_arguments(dtype=FP8, block_scale=True)
@@ -116,11 +117,12 @@ def test_configurations_fit_and_are_sound(dtype: torch.dtype, headdim: int) -> N
 def test_complaints_name_what_is_wrong() -> None:
     problem, _ = problem_and_arguments(dtype=FP8)
     key = tuning.key_of(problem, "sm90")
-    good = {"kernel": "gluon", "BLOCK_N": 128, "num_stages": 4}
+    good = {"kernel": "gluon", "BLOCK_N": 128, "num_stages": 4, "OVERLAP": True}
     for change, words in (
         ({"BLOCK_N": 96}, "BLOCK_N is 96, not one of (64, 128)"),
         ({"num_stages": 1}, "num_stages is 1, not 2 to 8"),
         ({"num_stages": True}, "num_stages is True"),
+        ({"OVERLAP": 1}, "OVERLAP is 1, not true or false"),
     ):
         assert words in str(configurations.complaint({**good, **change}, key))
     scaled = replace(key, block_scale=True)
@@ -220,6 +222,9 @@ def test_launches_name_every_argument(
         assert names <= set(arguments), names - set(arguments)
         assert set(arguments) - names <= {"num_warps", "enable_fp_fusion"}
         assert len(grid) == 1 and grid[0] >= 1
+        for name, value in arguments.items():  # an offset would be another compilation
+            if name.endswith(("amax_ptr", "descale_ptr")) and value is not None:
+                assert value.data_ptr() % 16 == 0, name
         launched.append(kernel.__name__)
         if kernel.__name__ == "hopper_attention_forward":
             assert grid[0] == min(132, arguments["heads"] * arguments["m_blocks"])
@@ -244,3 +249,47 @@ def test_launches_name_every_argument(
     )  # fmt: skip
     expected = ["partial_sums", "largest_magnitudes", "quantise_inputs", "hopper_attention_forward"]
     assert launched == expected
+
+
+def test_warmup_that_tunes_also_compiles_what_later_calls_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is measured is the e4m3 call; a kernel that quantises on its own launches others."""
+    forced: list[bool] = []
+
+    def call(*arguments: Any, **options: Any) -> None:
+        watcher = tuning.choice._watchers.get()
+        assert watcher is not None
+        forced.append(watcher[1])
+        tuning.note({"BLOCK_N": 128})
+
+    monkeypatch.setattr(interface, "flash_attn_fp8_func", call)
+    monkeypatch.setattr(dispatch, "choose_backend", lambda *arguments: "device")
+    x = make_inputs(4, 4)
+    assert warmup(x.q, x.k, x.v, quantize=True, tune=True) == {"BLOCK_N": 128}
+    assert forced == [True, False]
+    warmup(x.q, x.k, x.v, quantize=True)
+    assert forced == [True, False, False]
+
+
+def test_usual_problems_are_those_that_ship() -> None:
+    everything = tuning_command.usual_problems(tuning_command._parser().parse_args(["--all"]))
+    assert {str(each) for each in everything} >= {
+        "e4m3 128/128 causal lean 65536", "e4m3 192/128 full exact 1024",
+        "bf16 128/128 causal lean 16384",
+    }  # fmt: skip
+    assert len(set(everything)) == len(everything) == (2 + 1) * 2 * 2 * 4
+    few = tuning_command.usual_problems(
+        tuning_command._parser().parse_args(["--dtype", "e4m3", "--seqlen", "256"])
+    )
+    assert len(few) == 4 and {each.p_mode for each in few} == {"lean"}
+    x = few[0].inputs("cpu")
+    assert x.q.shape == (1, 256, 16, 128)
+
+
+def test_an_accumulator_is_touched_only_behind_the_wait() -> None:
+    text, _ = ptx.rescaled(2, waits=True)
+    for arm in (text.split("SCALE:")[0], text.split("SCALE:")[1]):
+        assert "wgmma.wait_group.sync.aligned 0;" in arm
+        assert "mul" not in arm.split("wgmma.wait_group")[0]
+    assert "wait" not in ptx.rescaled(2, waits=False)[0]

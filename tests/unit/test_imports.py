@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "zyfa_triton.schedules",
         "zyfa_triton.selftest",
     ),
-    ("zyfa_triton.demo",),
+    ("zyfa_triton.demo", "zyfa_triton.tuning.ahead"),
     ("zyfa_triton.cli", "zyfa_triton.tuning.__main__"),
     ("zyfa_triton.__main__",),
 )

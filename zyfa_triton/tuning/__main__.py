@@ -7,6 +7,7 @@ with it. A key that the file holds already is measured again.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import torch
 
 from zyfa_triton import dispatch, warmup
 from zyfa_triton.problem import HEADDIMS
-from zyfa_triton.testing import make_inputs
-from zyfa_triton.tuning import choice
+from zyfa_triton.tuning import ahead, choice
 from zyfa_triton.tuning.key import DTYPE_NAMES
+
+ALL_LENGTHS = (1024, 4096, 16384, 65536)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,35 +29,35 @@ def main(arguments: list[str] | None = None) -> int:
     if not device.available:
         print(f"zyfa_triton.tuning: {device.reason}. {device.remedy}", file=sys.stderr)
         return 2
-    by_name = {name: dtype for dtype, name in DTYPE_NAMES.items()}
-    problems = [
-        (by_name[name], headdims, causal, seqlen)
-        for name in args.dtype
-        for headdims in HEADDIMS
-        for causal in (True, False)
-        for seqlen in args.seqlen
-    ]
+    problems = usual_problems(args)
     if args.output is not None:
         choice.write_to(args.output)
     print(f"{len(problems)} problems on {device.detail}; writes {choice.user_file()}")
-    for dtype, (headdim, headdim_v), causal, seqlen in problems:
-        x = make_inputs(
-            seqlen,
-            seqlen,
-            nheads=args.heads,
-            nheads_k=args.heads,
-            headdim=headdim,
-            headdim_v=headdim_v,
-            dtype=dtype,
-            device="cuda",
-        )
-        options: dict[str, Any] = {"p_mode": args.p_mode, **x.descales}
-        config = warmup(x.q, x.k, x.v, causal=causal, tune=True, **options)
-        name = f"{DTYPE_NAMES[dtype]} {headdim}/{headdim_v} {'causal' if causal else 'full'}"
-        print(f"{name} {seqlen}: {config}", flush=True)
+    if args.jobs > 1:
+        count = ahead.compile_ahead(problems, args.jobs)
+        print(f"{count} configurations compiled by {args.jobs} processes", flush=True)
+    for problem in problems:
+        x = problem.inputs()
+        options: dict[str, Any] = {"p_mode": problem.p_mode, **x.descales}
+        config = warmup(x.q, x.k, x.v, causal=problem.causal, tune=True, **options)
+        print(f"{problem}: {config}", flush=True)
         del x
         torch.cuda.empty_cache()
     return 0
+
+
+def usual_problems(args: argparse.Namespace) -> list[ahead.Usual]:
+    """What the arguments ask for; other dtypes than e4m3 have one way to make probabilities."""
+    lengths = ALL_LENGTHS if args.all else args.seqlen
+    modes = {"e4m3": ("lean", "exact") if args.all else (args.p_mode,)}
+    return [
+        ahead.Usual(name, *headdims, causal, p_mode, seqlen, args.heads)
+        for name in args.dtype
+        for p_mode in modes.get(name, (args.p_mode,))
+        for headdims in HEADDIMS
+        for causal in (True, False)
+        for seqlen in lengths
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,6 +67,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seqlen", nargs="+", type=int, default=[1024, 4096, 16384])
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--p-mode", choices=("lean", "exact", "unscaled"), default="lean")
+    parser.add_argument("--all", action="store_true",
+                        help=f"what ships: e4m3 lean and exact, lengths {ALL_LENGTHS}")  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=min(16, os.cpu_count() or 1),
+                        help="processes that compile before anything is measured")  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, help="file to write; default ZYFA_TUNING_FILE")
     return parser
 

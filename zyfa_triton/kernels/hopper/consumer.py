@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from zyfa_triton.kernels.hopper.producer import TILES, announced
+from zyfa_triton.kernels.hopper.producer import TILES, announced, where_to
 from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot
 from zyfa_triton.kernels.hopper.softmax import (
     MULTIPLIER_UNIT,
@@ -24,7 +24,7 @@ from zyfa_triton.kernels.hopper.softmax import (
     move_reference,
     operand,
     probabilities,
-    settled,
+    rescaled,
     still_read,
 )
 
@@ -59,6 +59,7 @@ def _next_block(
     multiplier, scale_log2, zero_s, zero_l,
     IS_MASKED: gl.constexpr, IS_FP8: gl.constexpr, P_MODE: gl.constexpr, HEAD_DIM: gl.constexpr,
     HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    OVERLAP: gl.constexpr,
 ):  # fmt: skip
     """P V of the block whose P is at hand, and beside it scores and P of the next one.
 
@@ -71,6 +72,8 @@ def _next_block(
     O_LAYOUT: gl.constexpr = acc_o.type.layout
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 4 if IS_FP8 else 2)
     a = operand(p, IS_FP8, P_MODE, BLOCK_N, P_LAYOUT)
+    if not OVERLAP:
+        acc_o = rescaled(acc_o, gl.convert_layout(alpha, gl.SliceLayout(1, O_LAYOUT)), False)
     l_i = l_i * alpha + sums
     mbarrier.wait(k_full.index(k_slot), k_phase)
     mbarrier.wait(v_full.index(v_slot), v_phase)
@@ -79,15 +82,21 @@ def _next_block(
     acc_o = warpgroup_mma(a, v, acc_o, is_async=True)
     if IS_FP8:
         block_l = warpgroup_mma(a, ones, zero_l, use_acc=False, is_async=True)
-    # not of acc_o, which is under way until `settled`
-    s, acc_o = warpgroup_mma_wait(2 if IS_FP8 else 1, deps=[s, acc_o])
+    if OVERLAP:  # acc_o is under way until it is rescaled, which waits
+        s, acc_o = warpgroup_mma_wait(2 if IS_FP8 else 1, deps=[s, acc_o])
+    else:
+        s = warpgroup_mma_wait(2 if IS_FP8 else 1, deps=[s])
     if IS_MASKED:
         s = masked(s, first_last, last_key, BLOCK_N)
     m_i, offset, next_alpha = move_reference(
         gl.max(s, 1), m_i, multiplier, scale_log2, IS_FP8, P_MODE
     )
     next_p, sums = probabilities(s, offset, multiplier, IS_FP8, P_MODE, BLOCK_N)
-    acc_o = settled(acc_o, gl.convert_layout(next_alpha, gl.SliceLayout(1, O_LAYOUT)))
+    if OVERLAP:
+        next_o_alpha = gl.convert_layout(next_alpha, gl.SliceLayout(1, O_LAYOUT))
+        acc_o = rescaled(acc_o, next_o_alpha, True)
+    else:
+        acc_o = warpgroup_mma_wait(0, deps=[acc_o])
     if IS_FP8:
         block_l = warpgroup_mma_wait(0, deps=[block_l])
         l_alpha = gl.convert_layout(alpha, gl.SliceLayout(1, zero_l.type.layout))
@@ -142,6 +151,7 @@ def consume(
     w: gl.constexpr, rings, ones, barriers, tiles, outputs, order,
     IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    OVERLAP: gl.constexpr,
 ):  # fmt: skip
     """A computing warpgroup's program, rows w * 64 on of each tile. Arguments: see `forward`."""
     q_full, q_empty, k_full, v_full, used, tile_full, tile_empty = barriers
@@ -167,7 +177,7 @@ def consume(
     k_phase = 0
     v_slot = 0
     v_phase = 0
-    m_block, batch, first_head, scale_log2, v_scale = announced(number, tiles, tile_full)
+    m_block, scale_log2 = announced(number, tiles, tile_full)
     while m_block >= 0:
         multiplier = scale_log2
         if IS_FP8 and P_MODE == "lean":
@@ -221,20 +231,22 @@ def consume(
             slots, state, p, sums, alpha = _next_block(
                 q_first, q_rest, rings, ones, barriers, slots, state, p, sums, alpha, last_key,
                 first_last, multiplier, scale_log2, zero_s, zero_l,
-                True, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES,
+                True, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP,
             )  # fmt: skip
         # the code of masks lies outside this loop: it would crowd the instruction cache
         for _ in range(masked_blocks, blocks):
             slots, state, p, sums, alpha = _next_block(
                 q_first, q_rest, rings, ones, barriers, slots, state, p, sums, alpha, last_key,
                 first_last, multiplier, scale_log2, zero_s, zero_l,
-                False, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES,
+                False, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP,
             )  # fmt: skip
         k_slot, k_phase, v_slot, v_phase = slots
         acc_o, acc_l, l_i, m_i = state
         if not IS_FP8:
             mbarrier.arrive(q_empty.index(w))
         a = operand(p, IS_FP8, P_MODE, BLOCK_N, P_LAYOUT)
+        if not OVERLAP:
+            acc_o = rescaled(acc_o, gl.convert_layout(alpha, O_ROW), False)
         mbarrier.wait(v_full.index(v_slot), v_phase)
         v = _values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
         acc_o = warpgroup_mma(a, v, acc_o, is_async=True)
@@ -250,8 +262,10 @@ def consume(
         v_slot, v_phase = next_slot(v_slot, v_phase, STAGES)
         # before the stores, which loads queue behind
         upcoming = announced(number + 1, tiles, tile_full)
-        row_head = first_head + gl.arange(0, 64, O_ROW) // ROWS
-        row_position = gl.convert_layout(position, O_ROW)
+        batch, first_head, v_scale = where_to(number, tiles)
+        o_rows = gl.arange(0, 64, O_ROW)
+        row_head = first_head + o_rows // ROWS
+        row_position = (m_block * 2 + w) * ROWS + o_rows % ROWS
         _store(
             acc_o, gl.convert_layout(m_i, O_ROW), gl.convert_layout(l_i, O_ROW), scale_log2,
             v_scale, outputs, batch, row_head,
@@ -260,4 +274,4 @@ def consume(
         )  # fmt: skip
         mbarrier.arrive(tile_empty.index(number % TILES))  # its numbers were used just now
         number += 1
-        m_block, batch, first_head, scale_log2, v_scale = upcoming
+        m_block, scale_log2 = upcoming

@@ -44,7 +44,7 @@ def hopper_attention_forward(
     seqlen_k,
     IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    OVERLAP: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """O = softmax(softmax_scale * Q K^T) V; P as in `numerics` without a scaled matrix product.
 
@@ -56,6 +56,7 @@ def hopper_attention_forward(
     o_ptr: (batch, seqlen_q, nheads, HEAD_DIM_V), unit last stride; other strides count elements.
     lse_ptr: float32 (batch, nheads, seqlen_q) contiguous, or None. Descales: float32 (batch,
     nheads_k) with strides, or None. counter_ptr: int32, zero.
+    OVERLAP: the softmax of a block lies beside P V of the one before, see `ptx.rescaled`.
     softmax_scale_log2: softmax_scale * log2(e). heads: batch * nheads / PACK, heads_a_batch: nheads
     / PACK; m_blocks: row tiles of a head.
     """
@@ -93,9 +94,9 @@ def hopper_attention_forward(
     gl.warp_specialize(
         [
             (consume, (0, rings, ones, barriers, tiles, outputs, order, IS_FP8, P_MODE,
-                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES)),
+                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP)),
             (consume, (1, rings, ones, barriers, tiles, outputs, order, IS_FP8, P_MODE,
-                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES)),
+                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP)),
             (produce, (q_first, q_rest, k_first, k_rest, v, rings, barriers, tiles, counter_ptr,
                        scales, order, IS_FP8, IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES)),
         ],

@@ -29,6 +29,7 @@ _MOST_STAGES = 8
 _TILE_KEYS = 128  # of a tile of V^T, `prepare.TILE`
 _LARGEST_CHUNK = 256  # rows in which a program looks for the largest magnitude
 _QUANTISED_ROWS = 64  # of a program
+_ALIGNED_WORDS = 4  # words of 32 bits to a multiple of 16 bytes, which Triton compiles for apart
 _REGISTERS = {"CONSUMER_REGISTERS": 240, "PRODUCER_REGISTERS": 24}
 
 
@@ -54,12 +55,16 @@ class GluonFamily:
 
     def configurations(self, problem: Problem) -> list[Config]:
         """See Family."""
-        return [
-            {"BLOCK_N": block_n, "num_stages": stages}
+        found = [
+            {"BLOCK_N": block_n, "num_stages": stages, "OVERLAP": overlap}
             for block_n in reversed(_BLOCKS)
             for stages in range(_MOST_STAGES, 1, -1)
+            for overlap in (True, False)
             if shared_bytes(problem, block_n, stages) <= SHARED_BYTES
-        ][:3]
+        ][:4]
+        if problem.is_fp8 and problem.p_mode == "lean" and not _registers_suffice():
+            found.sort(key=lambda config: config["OVERLAP"])
+        return found
 
     def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
         """See Family."""
@@ -67,6 +72,8 @@ class GluonFamily:
             return "the gluon kernel has no block_scale"
         if config.get("BLOCK_N") not in _BLOCKS:
             return f"BLOCK_N is {config.get('BLOCK_N')!r}, not one of {_BLOCKS} (gluon)"
+        if not isinstance(config.get("OVERLAP"), bool):
+            return f"OVERLAP is {config.get('OVERLAP')!r}, not true or false (gluon)"
         stages = config.get("num_stages")
         if type(stages) is not int or not 2 <= stages <= _MOST_STAGES:
             return f"num_stages is {stages!r}, not 2 to {_MOST_STAGES} (gluon)"
@@ -160,8 +167,11 @@ def quantise(
     batch, nheads_k, device = problem.batch, problem.nheads_k, q.device
     shape = (1, 1) if per_tensor else (batch, nheads_k)
     scales = shape[0] * shape[1]
-    zeros = torch.zeros(3 * scales + 1, dtype=torch.int32, device=device)
-    descales = torch.empty((3, *shape), dtype=torch.float32, device=device)
+    # each on its own 16 bytes, so that the kernels are not compiled again for other numbers of heads
+    room = -(-scales // _ALIGNED_WORDS) * _ALIGNED_WORDS
+    zeros = torch.zeros(3 * room + 1, dtype=torch.int32, device=device)
+    descales = torch.empty((3, room), dtype=torch.float32, device=device)
+    descales = descales[:, :scales].unflatten(1, shape)
     q_codes = torch.empty(q.shape, dtype=FP8, device=device)
     k_codes = torch.empty(k.shape, dtype=FP8, device=device)
     transposed = empty_transposed(problem, device)
@@ -175,7 +185,7 @@ def quantise(
     shared |= {
         f"stride_{n}{a}": t.stride(i) for n, t in inputs.items() for i, a in enumerate("bsh")
     }
-    shared |= {f"{n}_amax_ptr": zeros[i * scales : (i + 1) * scales] for i, n in enumerate("qkv")}
+    shared |= {f"{n}_amax_ptr": zeros[i * room : i * room + scales] for i, n in enumerate("qkv")}
     shared |= {
         "mean_ptr": mean,
         "nheads": problem.nheads,
@@ -313,6 +323,7 @@ def launch_forward(
             "HEAD_DIM_V": problem.headdim_v,
             "BLOCK_N": block_n,
             "STAGES": config["num_stages"],
+            "OVERLAP": config["OVERLAP"],
             "num_warps": 4,
             **_REGISTERS,
             **LAUNCH_OPTIONS,
@@ -372,6 +383,16 @@ def _layout(item: int, columns: int, rank: int) -> Any:
 
     width = min(128, columns * item)
     return NVMMASharedLayout(swizzle_byte_width=width, element_bitwidth=8 * item, rank=rank)
+
+
+@cache
+def _registers_suffice() -> bool:
+    """Whether ptxas keeps the overlapped Lean loop in registers: that of Triton 3.9 (13.4) spills
+    in the loop, that of 3.6 (12.8) does not."""
+    import triton
+
+    major, minor = (int(part) for part in triton.__version__.split(".")[:2])
+    return (major, minor) < (3, 9)
 
 
 @cache

@@ -52,15 +52,24 @@ def announce(
 
 @gluon.jit
 def announced(number, tiles, tile_full):
-    """A consumer's side of `announce`. It arrives at tile_empty when it has used the numbers."""
+    """A consumer's side of `announce`: the tile's m_block and the scale of its scores.
+
+    It arrives at tile_empty when it has used these numbers and those of `where_to`.
+    """
     place = number % TILES
     mbarrier.wait(tile_full.index(place), number // TILES & 1)
     m_block = _told(tiles, place * FACTS)
+    return m_block, _told(tiles, place * FACTS + 3).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def where_to(number, tiles):
+    """What a consumer needs of an announcement to store: batch, first head, factor. Read again when
+    it is needed, because registers are short before."""
+    place = number % TILES
     batch = _told(tiles, place * FACTS + 1)
     first_head = _told(tiles, place * FACTS + 2)
-    scale_log2 = _told(tiles, place * FACTS + 3).to(gl.float32, bitcast=True)
-    v_scale = _told(tiles, place * FACTS + 4).to(gl.float32, bitcast=True)
-    return m_block, batch, first_head, scale_log2, v_scale
+    return batch, first_head, _told(tiles, place * FACTS + 4).to(gl.float32, bitcast=True)
 
 
 @gluon.jit

@@ -92,20 +92,20 @@ def masked(count: int) -> tuple[str, str]:
     return _block(lines), constraints(["=f"] * count, [*tied, *["r"] * 2 * count])
 
 
-def settled(count: int) -> tuple[str, str]:
-    """Waits for all matrix instructions; then `count` accumulators times their row's factor, in
-    place, skipped where all factors are 1.
+def rescaled(count: int, *, waits: bool) -> tuple[str, str]:
+    """`count` accumulators times their row's factor, in place; skipped where all factors are 1.
 
-    The wait stands behind the branch on purpose, in both of its arms: nothing else keeps ptxas
-    from moving it up, above the softmax that is to run beside the matrix instructions.
+    waits: for all matrix instructions first. The wait stands behind the branch, in both of its
+    arms: nothing else keeps ptxas from moving it up, above the softmax that is to run beside the
+    matrix instructions.
     """
     rows = [2 * count, 2 * count + 2]
     one = hexadecimal(1.0)
-    wait = "wgmma.wait_group.sync.aligned 0;"
+    wait = "wgmma.wait_group.sync.aligned 0;" if waits else ""
     lines = [".reg .pred p;"]
     lines.append(f"setp.neu.f32 p, ${rows[0]}, {one}; setp.neu.or.f32 p, ${rows[1]}, {one}, p;")
-    lines.append(f"vote.sync.any.pred p, p, 0xffffffff; @p bra.uni SCALE; {wait} bra.uni DONE;")
-    lines.append(f"SCALE: {wait}")
+    lines.append("vote.sync.any.pred p, p, 0xffffffff; @p bra.uni SCALE;")
+    lines.append(f"{wait} bra.uni DONE;\nSCALE: {wait}")
     lines += [f"mul.rn.f32 ${i}, ${i}, ${2 * count + i};" for i in range(count)]
     lines.append("DONE:")
     tied = [str(i) for i in range(count)]

@@ -28,7 +28,8 @@ _EXP_32, _EXP_32_OPERANDS = _text(ptx.exponentials(32))
 _EXP_64, _EXP_64_OPERANDS = _text(ptx.exponentials(64))
 _MASK_32, _MASK_32_OPERANDS = _text(ptx.masked(32))
 _MASK_64, _MASK_64_OPERANDS = _text(ptx.masked(64))
-_SETTLE, _SETTLE_OPERANDS = _text(ptx.settled(_ACCUMULATORS))
+_RESCALE, _RESCALE_OPERANDS = _text(ptx.rescaled(_ACCUMULATORS, waits=False))
+_SETTLE, _ = _text(ptx.rescaled(_ACCUMULATORS, waits=True))
 _LEAN_ROWS, _ROW_OPERANDS = _text(ptx.row_maximum(top=numerics.TOP_CODE * ptx.CODE_UNIT))
 _EXACT_ROWS, _ = _text(ptx.row_maximum(top=numerics.EXACT_OCTAVES))
 _PLAIN_ROWS, _ = _text(ptx.row_maximum(top=0.0))
@@ -158,10 +159,11 @@ def still_read(p):
 
 
 @gluon.jit
-def settled(acc_o, alpha):
-    """acc_o when all matrix instructions are done, times a factor a row; warps whose factors are 1
-    skip the product."""
+def rescaled(acc_o, alpha, WAITS: gl.constexpr):
+    """acc_o times a factor a row, skipped by warps whose factors are 1. WAITS: for all matrix
+    instructions before it is touched."""
+    TEXT: gl.constexpr = _SETTLE if WAITS else _RESCALE
     return gl.inline_asm_elementwise(
-        _SETTLE, _SETTLE_OPERANDS, [acc_o, gl.expand_dims(alpha, 1)], dtype=gl.float32,
-        is_pure=False, pack=64,
+        TEXT, _RESCALE_OPERANDS, [acc_o, gl.expand_dims(alpha, 1)], dtype=gl.float32,
+        is_pure=not WAITS, pack=64,
     )  # fmt: skip
