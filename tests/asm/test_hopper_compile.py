@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
 from tests.asm import sass
 from zyfa_triton.kernels.hopper.launch import _registers_suffice
 

@@ -156,7 +156,7 @@ def consume(
     """A computing warpgroup's program, rows w * 64 on of each tile. Arguments: see `forward`."""
     q_full, q_empty, k_full, v_full, used, tile_full, tile_empty = barriers
     qs_first, qs_rest, ks_first, ks_rest, vs = rings
-    m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q, seqlen_k = order
+    _, _, _, heads_a_batch, _, seqlen_q, seqlen_k = order
     ROWS: gl.constexpr = 64 // PACK  # positions of this warpgroup
     DEPTH: gl.constexpr = 32 if IS_FP8 else 16
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, DEPTH])

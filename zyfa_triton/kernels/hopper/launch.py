@@ -167,7 +167,7 @@ def quantise(
     batch, nheads_k, device = problem.batch, problem.nheads_k, q.device
     shape = (1, 1) if per_tensor else (batch, nheads_k)
     scales = shape[0] * shape[1]
-    # each on its own 16 bytes, so that the kernels are not compiled again for other numbers of heads
+    # each on its own 16 bytes: other numbers of heads are no other compilation
     room = -(-scales // _ALIGNED_WORDS) * _ALIGNED_WORDS
     zeros = torch.zeros(3 * room + 1, dtype=torch.int32, device=device)
     descales = torch.empty((3, room), dtype=torch.float32, device=device)

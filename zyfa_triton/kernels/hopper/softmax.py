@@ -153,8 +153,9 @@ def operand(
 def still_read(p):
     """Says that P's registers were in use up to here: the matrix unit reads them until the wait,
     which the compiler does not know, and would write the next block's P into them."""
+    IN_REGISTER: gl.constexpr = 4 if p.dtype.primitive_bitwidth == 8 else 2
     gl.inline_asm_elementwise(
-        "// $1", "=r,r", [p], dtype=p.dtype, is_pure=False, pack=4 if p.dtype.primitive_bitwidth == 8 else 2
+        "// $1", "=r,r", [p], dtype=p.dtype, is_pure=False, pack=IN_REGISTER
     )  # fmt: skip
 
 
