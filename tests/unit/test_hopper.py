@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import pytest
 import torch
 
 from zyfa_triton import dispatch, flash_attn_func, interface, numerics, tuning, warmup
+from zyfa_triton.arch import cuda_arch
+from zyfa_triton.backends import device
 from zyfa_triton.kernels.hopper import launch, ptx
 from zyfa_triton.kernels.launch import launch_arguments
 from zyfa_triton.kernels.registry import FAMILIES, QUANTISING, misfit
@@ -22,7 +25,7 @@ from zyfa_triton.problem import FP8, Problem
 from zyfa_triton.reference import attention_ref
 from zyfa_triton.testing import check_output, make_inputs
 from zyfa_triton.tuning import __main__ as tuning_command
-from zyfa_triton.tuning import configurations
+from zyfa_triton.tuning import ahead, configurations
 
 GLUON = FAMILIES["gluon"]
 
@@ -285,6 +288,28 @@ def test_usual_problems_are_those_that_ship() -> None:
     assert len(few) == 4 and {each.p_mode for each in few} == {"lean"}
     x = few[0].inputs("cpu")
     assert x.q.shape == (1, 256, 16, 128)
+
+
+def test_what_is_compiled_ahead_is_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a device: the candidates of a problem, and how a process launches one of them."""
+    usual = ahead.Usual("e4m3", 128, 128, True, "lean", 64, 2)
+    x = usual.inputs("cpu")
+    monkeypatch.setattr(ahead.Usual, "inputs", lambda self: x)
+    monkeypatch.setattr(ahead, "arch_of", lambda index: cuda_arch(9, 0))
+    monkeypatch.setattr(dispatch, "choose_block_scale", lambda *a, **options: False)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    found = ahead._candidates(usual)
+    assert {tuning.kernel_of(config) for config in found} == {"triton", "gluon"}
+    launched: list[Any] = []
+
+    def run(problem: Problem, kernel: str, *tensors: Any, **options: Any) -> None:
+        inspect.signature(original).bind(problem, kernel, *tensors, **options)
+        launched.append(options["config"])
+
+    original = device.run
+    monkeypatch.setattr(device, "run", run)
+    assert all(ahead._launch_once(usual, config) for config in found)
+    assert launched == found
 
 
 def test_an_accumulator_is_touched_only_behind_the_wait() -> None:

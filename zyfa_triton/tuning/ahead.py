@@ -102,7 +102,9 @@ def _call(usual: Usual, x: Inputs) -> tuple[Problem, dict[str, Any]]:
         out_dtype=out.dtype,
         return_lse=False,
     )
-    descales: dict[str, Any] = {f"{name}_descale": x.descales.get(f"{name}_descale") for name in "qkv"}
+    descales: dict[str, Any] = {
+        f"{name}_descale": x.descales.get(f"{name}_descale") for name in "qkv"
+    }
     arguments = launch_arguments(problem, x.q, x.k, x.v, out, None, softmax_scale=1.0, **descales)
     return problem, arguments
 
