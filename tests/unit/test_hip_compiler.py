@@ -13,8 +13,16 @@ from zyfa_triton.hip.sources import source
 CALLS = "calls.txt"
 
 
-def make_compiler(folder: Path, name: str, *, version: str = "1", fails: bool = False) -> Path:
-    """A program that notes its calls and "compiles" a source into its own arguments."""
+def made(name: str, version: str = "1") -> str:
+    """What the compiler of this name makes of any source."""
+    return f".amdhsa_kernel by_{name}_{version}\n"
+
+
+def make_compiler(
+    folder: Path, name: str, *, version: str = "1", fails: bool = False, makes: str | None = None
+) -> Path:
+    """A program that notes its calls and "compiles" any source into `makes`."""
+    text = made(name, version) if makes is None else makes
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(
@@ -24,7 +32,7 @@ def make_compiler(folder: Path, name: str, *, version: str = "1", fails: bool = 
         + ("echo 'unknown target gfx950' >&2; exit 1\n" if fails else "")
         + 'echo "$@" > .last\n'
         'while [ "$1" != -o ]; do shift; done\n'
-        f'echo "made by {name} {version}" > "$2"\n'
+        f'printf %s "{text}" > "$2"\n'
     )
     path.chmod(0o755)
     return path
@@ -64,7 +72,7 @@ def test_no_compiler_is_one_error_that_says_what_to_install(tools: Path, kernel:
 
 def test_rocms_compiler_comes_before_clang(tools: Path, kernel: Path, tmp_path: Path) -> None:
     make_compiler(tools, "clang")
-    assert assembly(kernel, {}) == "made by clang 1\n"
+    assert assembly(kernel, {}) == made("clang")
     make_compiler(tools, "clang-22")
     make_compiler(tools, "clang-23")
     make_compiler(tools, "hipcc")
@@ -73,13 +81,13 @@ def test_rocms_compiler_comes_before_clang(tools: Path, kernel: Path, tmp_path: 
     assert names == ["amdclang++", "hipcc", "clang-23", "clang-22", "clang"]
     assert found_compiler() == str(rocm)
     compiler._assembly.cache_clear()
-    assert assembly(kernel, {}) == "made by amdclang++ 1\n"
+    assert assembly(kernel, {}) == made("amdclang++")
 
 
 def test_a_compiler_that_fails_gives_way_to_the_next(tools: Path, kernel: Path) -> None:
     make_compiler(tools, "hipcc", fails=True)
     make_compiler(tools, "clang")
-    assert assembly(kernel, {}) == "made by clang 1\n"
+    assert assembly(kernel, {}) == made("clang")
     assert calls(tools) == ["hipcc", "clang"]
 
 
@@ -91,6 +99,29 @@ def test_when_all_fail_each_is_named_with_its_complaint(tools: Path, kernel: Pat
     for name in ("hipcc", "clang"):
         assert f"{tools / name}: unknown target gfx950" in str(caught.value)
     assert list((Path(os.environ["ZYFA_CACHE_DIR"]) / "hip").iterdir()) == []
+
+
+def test_a_program_that_makes_no_kernel_gives_way_and_nothing_of_it_is_kept(
+    tools: Path, kernel: Path
+) -> None:
+    """`true`, named as a compiler, has a version, ends with 0 and writes nothing."""
+    make_compiler(tools, "clang", makes="")
+    with pytest.raises(HipCompilerError, match="clang: made no gfx950 kernel, and no complaint"):
+        assembly(kernel, {})
+    assert list((Path(os.environ["ZYFA_CACHE_DIR"]) / "hip").iterdir()) == []
+    make_compiler(tools, "clang")
+    assert assembly(kernel, {}) == made("clang")
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    tools: Path, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_compiler(tools, "clang")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ZYFA_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(HipCompilerError, match=r"ZYFA_CACHE_DIR: cannot write to .*hip: .*accept"):
+        assembly(kernel, {})
+    assert calls(tools) == []
 
 
 def test_a_named_compiler_is_the_only_one(
@@ -126,7 +157,7 @@ def test_what_was_made_is_kept_until_anything_changes(
     kernel.write_text("two")
     make(A=1)
     make_compiler(tools, "clang", version="2")
-    assert make(A=1) == "made by clang 2\n"
+    assert make(A=1) == made("clang", "2")
     assert calls(tools) == ["clang"] * 4
     kept = list((tmp_path / "cache" / "hip").iterdir())
     assert len(kept) == 4 and all(path.suffix == ".s" for path in kept)  # nothing half made

@@ -26,12 +26,13 @@ FLAGS = (
     "-fno-slp-vectorize",  # packed float32 cannot run beside a matrix instruction
 )  # fmt: skip
 _NAMES = ("amdclang++", "hipcc", *(f"clang-{version}" for version in range(30, 20, -1)), "clang")
+_DESCRIPTOR = ".amdhsa_kernel"  # every kernel's assembly has one
 _LINES_OF_ERROR = 4
 _SECONDS = 600
 
 
 class HipCompilerError(RuntimeError):
-    """No compiler was found that makes gfx950 code of a HIP source; says what was tried."""
+    """No gfx950 code of a HIP source could be made or kept; says what was tried."""
 
 
 def candidates() -> list[str]:
@@ -68,7 +69,7 @@ def assembly(source: Path, defines: Mapping[str, int]) -> str:
     """gfx950 assembly of a source, from the cache or compiled now.
 
     The cache is the folder hip in ZYFA_CACHE_DIR; an entry's name holds a digest of the source, the
-    compiler's version and the flags. Raises HipCompilerError if no compiler makes it.
+    compiler's version and the flags. Raises HipCompilerError if no compiler makes it, or the folder cannot be written.
     """
     settings = (env.read("ZYFA_HIP_COMPILER"), env.read("ROCM_PATH"), env.read("PATH"))
     folder = env.cache_dir() / "hip"
@@ -110,11 +111,19 @@ class _FailedError(Exception):
 
 def _compile(compiler: str, flags: list[str], source: Path, kept: Path) -> None:
     """Compiles into a file of its own, which then takes the place of `kept` at once."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=kept.parent, prefix=kept.stem, suffix=".tmp")
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=kept.parent, prefix=kept.stem, suffix=".tmp")
+    except OSError as error:
+        raise HipCompilerError(
+            f"ZYFA_CACHE_DIR: cannot write to {kept.parent}: {error.strerror}; accepted: a folder "
+            "that can be written, where compiled kernels are kept"
+        ) from None
     os.close(handle)
     try:
         _run([compiler, *flags, "-S", "-o", name, str(source)])
+        if _DESCRIPTOR not in Path(name).read_text(errors="replace"):
+            raise _FailedError(f"made no {TARGET} kernel, and no complaint")
         os.replace(name, kept)
     finally:
         Path(name).unlink(missing_ok=True)
