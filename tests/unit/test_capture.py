@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from torch.nn.attention.flex_attention import create_block_mask, create_mask
 from transformers import (
     AttentionInterface,
     AutoModelForCausalLM,
@@ -146,6 +149,67 @@ def test_masks_that_a_file_does_not_say_are_noted(model_folder: Path) -> None:
     with torch.no_grad(), Capture({0}) as capture:
         model(input_ids=ids)
     assert not capture.notes
+
+
+@pytest.fixture
+def stub() -> Iterator[str]:
+    """An attention implementation that computes nothing."""
+    AttentionInterface.register("stub", lambda *arguments, **options: None)
+    yield "stub"
+    AttentionInterface._global_mapping.pop("stub")
+
+
+def below(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return query >= key
+
+
+def near(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return (query - key).abs() < 8
+
+
+@pytest.mark.parametrize(
+    ("mask", "options", "notes"),
+    [
+        (None, {}, []),
+        (None, {"is_causal": True}, []),
+        (None, {"is_causal": False}, ["no mask: every query sees every key"]),
+        (below, {}, []),
+        (below, {"is_causal": False}, []),
+        (near, {}, ["a mask that is not causal"]),
+        (None, {"sliding_window": 8}, ["a sliding window of 8"]),
+        (None, {"cu_seq_lens_q": torch.tensor([0, 9, 40])}, ["several texts in one sequence"]),
+        (None, {"softcap": 50.0}, ["softcap"]),
+    ],
+)
+@pytest.mark.parametrize("form", ["boolean", "added", "block"])
+def test_what_the_file_does_not_say_is_noted(
+    form: str, mask: Any, options: dict[str, Any], notes: list[str], stub: str
+) -> None:
+    """Of masks in every form that attention functions get; what is not plain causal is said."""
+    made = None
+    if mask is not None and form == "block":
+        made = create_block_mask(mask, 1, 1, 40, 40, device="cpu")
+    elif mask is not None:
+        made = create_mask(mask, 1, 1, 40, 40, device="cpu")
+        if form == "added":
+            lowest = torch.finfo(torch.bfloat16).min
+            made = torch.zeros(1, 1, 40, 40, dtype=torch.bfloat16).masked_fill(~made, lowest)
+    module = torch.nn.Module()
+    module.layer_idx = 3
+    x = torch.zeros(1, 2, 40, 128, dtype=torch.bfloat16)
+    with Capture() as capture:
+        AttentionInterface()[stub](module, x, x, x, made, **options)
+    assert list(capture.found) == [3]
+    assert capture.notes.get(3, []) == notes
+
+
+def test_a_decoder_that_is_told_not_to_be_causal_is_noted() -> None:
+    config = copy.deepcopy(TINY)
+    config.is_causal = False
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    with torch.no_grad(), Capture({0}) as capture:
+        model(input_ids=torch.arange(40)[None])
+    assert capture.notes == {0: ["no mask: every query sees every key"]}
 
 
 def test_other_dtypes_are_refused(model_folder: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from zyfa_triton.cli import main
 from zyfa_triton.hip import HipCompilerError, assembly, compiler, found_compiler
 from zyfa_triton.hip.sources import source
 
@@ -28,6 +29,7 @@ def make_compiler(
     path.write_text(
         "#!/bin/sh\n"
         f'if [ "$1" = --version ]; then echo {name} {version}; exit 0; fi\n'
+        f'case "$*" in *-fsyntax-only*) exit {int(fails)};; esac\n'
         f'echo {name} >> "{folder / CALLS}"\n'
         + ("echo 'unknown target gfx950' >&2; exit 1\n" if fails else "")
         + 'echo "$@" > .last\n'
@@ -54,7 +56,14 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ZYFA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("ZYFA_HIP_COMPILER", raising=False)
     compiler._assembly.cache_clear()
+    compiler._knows_target.cache_clear()
     return folder
+
+
+def test_run_says_why_there_is_no_kernel(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", "--kernel", "hip", "--dtype", "bf16", "--backend", "emulated"]
+    assert main([*command, "--seqlen", "64", "--heads", "1"]) == 2
+    assert 'kernel="hip" needs a compiler for gfx950' in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -87,6 +96,7 @@ def test_rocms_compiler_comes_before_clang(tools: Path, kernel: Path, tmp_path: 
 def test_a_compiler_that_fails_gives_way_to_the_next(tools: Path, kernel: Path) -> None:
     make_compiler(tools, "hipcc", fails=True)
     make_compiler(tools, "clang")
+    assert found_compiler() == str(tools / "clang")
     assert assembly(kernel, {}) == made("clang")
     assert calls(tools) == ["hipcc", "clang"]
 
@@ -94,6 +104,7 @@ def test_a_compiler_that_fails_gives_way_to_the_next(tools: Path, kernel: Path) 
 def test_when_all_fail_each_is_named_with_its_complaint(tools: Path, kernel: Path) -> None:
     make_compiler(tools, "hipcc", fails=True)
     make_compiler(tools, "clang", fails=True)
+    assert found_compiler() is None
     with pytest.raises(HipCompilerError) as caught:
         assembly(kernel, {})
     for name in ("hipcc", "clang"):

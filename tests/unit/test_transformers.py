@@ -255,11 +255,14 @@ def test_a_sliding_window_with_a_cache_of_its_own(calls: Calls) -> None:
     expected.check(out)
 
 
-def test_a_window_without_a_mask_is_refused() -> None:
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_a_window_without_a_mask_is_refused(is_causal: bool) -> None:
+    """transformers leaves a mask out only where the window hides nothing, causal or not."""
     function = AttentionInterface()[register()]
     x = torch.zeros(1, 2, 20, 128, dtype=torch.bfloat16)
     with pytest.raises(NotImplementedError, match=r"^sliding_window: got 8 with 20 keys"):
-        function(torch.nn.Module(), x, x, x, None, sliding_window=8)
+        function(torch.nn.Module(), x, x, x, None, sliding_window=8, is_causal=is_causal)
+    function(torch.nn.Module(), x, x, x, None, sliding_window=20, is_causal=is_causal)
 
 
 def test_arguments_that_nobody_knows_are_refused() -> None:

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from zyfa_triton import BackendUnavailableError
+    from zyfa_triton.hip import HipCompilerError
     from zyfa_triton.measure import Inputs, measure
 
     inputs = _inputs(args)
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
                     backend=chosen,
                     progress=progress,
                 )
-        except (ValueError, BackendUnavailableError) as error:
+        except (ValueError, BackendUnavailableError, HipCompilerError) as error:
             raise CommandError(str(error)) from None
         rows.append(measured.row)
     print(f"{inputs.name}: {inputs.seqlen} tokens, {inputs.nheads} heads, errors x1e-2\n")

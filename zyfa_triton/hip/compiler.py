@@ -58,18 +58,29 @@ def candidates() -> list[str]:
 
 
 def found_compiler() -> str | None:
-    """The compiler that would be tried first; None where there is none, or a wrong one is named."""
+    """The first compiler that knows gfx950; None where there is none, or a wrong one is named."""
     try:
-        return next(iter(candidates()), None)
+        return next(filter(_knows_target, candidates()), None)
     except HipCompilerError:
         return None
+
+
+@cache
+def _knows_target(compiler: str) -> bool:
+    """Whether a compiler accepts gfx950 and the flags: an older clang on PATH does not."""
+    try:
+        _run([compiler, *FLAGS, "-fsyntax-only", os.devnull])
+    except _FailedError:
+        return False
+    return True
 
 
 def assembly(source: Path, defines: Mapping[str, int]) -> str:
     """gfx950 assembly of a source, from the cache or compiled now.
 
     The cache is the folder hip in ZYFA_CACHE_DIR; an entry's name holds a digest of the source, the
-    compiler's version and the flags. Raises HipCompilerError if no compiler makes it, or the folder cannot be written.
+    compiler's version and the flags. Raises HipCompilerError if no compiler makes it, or the folder
+    cannot be written.
     """
     settings = (env.read("ZYFA_HIP_COMPILER"), env.read("ROCM_PATH"), env.read("PATH"))
     folder = env.cache_dir() / "hip"

@@ -8,7 +8,7 @@ runs. These are q, k and v after the position embedding. It does not load models
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -34,7 +34,7 @@ class Capture:
     Attributes:
         found: layer to its inputs, bfloat16 on the CPU.
         notes: for a layer, what its attention does besides softmax(scale Q K^T) V, which a file
-            does not say: soft caps, sinks, masks.
+            does not say: soft caps, sinks, masks other than the plain causal one, no mask.
     Raises:
         ActivationsError: while the model runs, at inputs of another dtype than bfloat16.
     """
@@ -81,13 +81,16 @@ class Capture:
             query: torch.Tensor,
             key: torch.Tensor,
             value: torch.Tensor,
-            attention_mask: torch.Tensor | None,
+            attention_mask: Any,  # a tensor, flex attention's BlockMask or None
             *others: Any,
             **options: Any,
         ) -> Any:
             layer = getattr(module, "layer_idx", None)
             if isinstance(layer, int) and self._wants(layer, query, key):
-                self._keep(layer, query, key, value, attention_mask, options)
+                self._keep(layer, query, key, value, options)
+                notes = _notes(module, attention_mask, self.found[layer].seqlen, options)
+                if notes:
+                    self.notes[layer] = notes
             return function(module, query, key, value, attention_mask, *others, **options)
 
         return watched
@@ -105,7 +108,6 @@ class Capture:
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
         options: dict[str, Any],
     ) -> None:
         for name, tensor in (("q", query), ("k", key), ("v", value)):
@@ -126,18 +128,34 @@ class Capture:
             text=self.text,
             model=self.model,
         )
-        notes = [name for name in _NOT_STORED if options.get(name) is not None]
-        window = options.get("sliding_window")
-        if window is not None and window < q.shape[1]:
-            notes.append(f"a sliding window of {window}")
-        elif attention_mask is not None and not _is_causal(attention_mask):
-            notes.append("a mask that is not causal")
-        if notes:
-            self.notes[layer] = notes
 
 
-def _is_causal(mask: torch.Tensor) -> bool:
+def _notes(
+    module: torch.nn.Module, mask: Any, seqlen: int, options: Mapping[str, Any]
+) -> list[str]:
+    """What a file does not say of a call of seqlen queries and keys, causal as commands take it."""
+    notes = [name for name in _NOT_STORED if options.get(name) is not None]
+    is_causal = options.get("is_causal")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    window = options.get("sliding_window")
+    if options.get("cu_seq_lens_q") is not None:
+        notes.append("several texts in one sequence")
+    if window is not None and window < seqlen:
+        notes.append(f"a sliding window of {window}")
+    elif mask is None and not is_causal:
+        notes.append("no mask: every query sees every key")
+    elif mask is not None and not _is_causal(mask, seqlen):
+        notes.append("a mask that is not causal")
+    return notes
+
+
+def _is_causal(mask: Any, seqlen: int) -> bool:
     """Whether the first entry of a mask, boolean or added to logits, is the plain causal one."""
+    if not isinstance(mask, torch.Tensor):  # flex attention's BlockMask
+        from torch.nn.attention.flex_attention import create_mask
+
+        mask = create_mask(mask.mask_mod, 1, 1, seqlen, seqlen, device=mask.kv_num_blocks.device)
     if mask.ndim != 4:
         return bool(mask[0].all())  # a padding mask of the flash implementations
     seen = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] > torch.finfo(mask.dtype).min / 2

@@ -255,12 +255,7 @@ def _attention(
     _refuse_unknown(options, others)
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
-    if (
-        attention_mask is None
-        and is_causal
-        and sliding_window is not None
-        and key.shape[2] > sliding_window
-    ):
+    if attention_mask is None and sliding_window is not None and key.shape[2] > sliding_window:
         checks.refuse(
             NotImplementedError,
             "sliding_window",

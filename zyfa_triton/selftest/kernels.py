@@ -50,7 +50,7 @@ _MADE_BY_CLANG = Case("kernels/bf16-hip", torch.bfloat16, "lean", "hip")
 
 
 def cases() -> tuple[Case, ...]:
-    """The kernel in HIP is among them where a compiler is found that may make it."""
+    """The kernel in HIP is among them where a compiler is found that knows gfx950."""
     return _MADE_BY_TRITON if found_compiler() is None else (*_MADE_BY_TRITON, _MADE_BY_CLANG)
 
 
