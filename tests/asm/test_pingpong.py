@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from zyfa_triton import activations, flash_attn_func, numerics, offline, splice, tuning
+from tests.asm.pingpong_runs import assert_codes, assert_same, run
+from zyfa_triton import activations, flash_attn_func, offline, splice, tuning
 from zyfa_triton.backends import emulated
 from zyfa_triton.kernels import pingpong
 from zyfa_triton.kernels.launch import launch_arguments
@@ -22,51 +23,6 @@ SEEDS = range(20)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that does not fit is an error here, never Triton's own loop."""
     monkeypatch.setenv("ZYFA_STRICT", "1")
-
-
-def run(
-    inputs: Inputs, kernel: str, *, causal: bool = True, p_mode: str = "lean", **options: Any
-) -> tuple[torch.Tensor, torch.Tensor, emulated.Emulation]:
-    """(out, lse, run) of machine code without findings."""
-    q, k, v = inputs.q, inputs.k, inputs.v
-    problem = Problem.of(
-        q,
-        k,
-        v,
-        causal=causal,
-        p_mode=p_mode,
-        block_scale=True,
-        out_dtype=torch.bfloat16,
-        return_lse=True,
-    )
-    out = torch.full((*q.shape[:3], 128), float("nan"), dtype=torch.bfloat16)
-    lse = torch.full((q.shape[0], q.shape[2], q.shape[1]), float("nan"))
-    arguments = launch_arguments(
-        problem, q, k, v, out, lse, softmax_scale=128**-0.5, **inputs.descales
-    )
-    result = emulated.emulate(problem, arguments, kernel=kernel, **options)
-    assert result.findings == []
-    assert result.kernel == kernel
-    return out, lse, result
-
-
-def assert_codes(inputs: Inputs, *, causal: bool = True, p_mode: str = "lean") -> None:
-    """The loop's codes are the contract's, its outputs those of the contract in bf16."""
-    out, lse, result = run(inputs, "pingpong", causal=causal, p_mode=p_mode, capture=True)
-    model = numerics.attention(
-        inputs.q,
-        inputs.k,
-        inputs.v,
-        softmax_scale=128**-0.5,
-        causal=causal,
-        options=numerics.ContractOptions(p_mode, True),
-        return_codes=True,
-        **inputs.descales,
-    )
-    assert result.codes is not None and model.codes is not None
-    assert torch.equal(result.codes, model.codes)
-    assert ((out.float() - model.out).abs() <= model.out.abs() * 2.0**-8 + 1e-6).all()
-    torch.testing.assert_close(lse, model.lse, atol=4e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("seqlen", EDGES)
@@ -92,12 +48,12 @@ SETTINGS = [
 @pytest.mark.parametrize(("p_mode", "settings"), SETTINGS, ids=str)
 def test_every_setting_gives_the_same_bits(p_mode: str, settings: dict[str, Any]) -> None:
     inputs = make_inputs(256, 400, nheads=1, nheads_k=1, dtype=FP8, deviation=2.0)
-    expected, expected_lse, _ = run(inputs, "pingpong", p_mode=p_mode)
     name = "_".join(("setting", p_mode, *settings.values())).replace("op_sel", "opsel")
     recipe = pingpong.PingPongLoop(name=name, p_mode=p_mode, is_causal=True, **settings)
     config = {**pingpong.CONFIG, "LOOP": splice.use(recipe)}
-    out, lse, _ = run(inputs, "triton", p_mode=p_mode, config=config)
-    assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
+    assert_same(
+        run(inputs, "pingpong", p_mode=p_mode), run(inputs, "triton", p_mode=p_mode, config=config)
+    )
 
 
 SHAPES = {
@@ -113,9 +69,7 @@ SHAPES = {
 def test_shapes_and_strides(shape: str) -> None:
     inputs = make_inputs(**SHAPES[shape], dtype=FP8)
     assert_codes(inputs)
-    own, own_lse, _ = run(inputs, "triton")
-    out, lse, _ = run(inputs, "pingpong")
-    assert torch.equal(out, own) and torch.equal(lse, own_lse)
+    assert_same(run(inputs, "triton"), run(inputs, "pingpong"))
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +88,7 @@ def real() -> Inputs:
 @pytest.mark.parametrize("p_mode", ["lean", "exact"])
 def test_real_activations(real: Inputs, p_mode: str) -> None:
     assert_codes(real, p_mode=p_mode)
-    own, own_lse, _ = run(real, "triton", p_mode=p_mode)
-    out, lse, _ = run(real, "pingpong", p_mode=p_mode)
-    assert torch.equal(out, own) and torch.equal(lse, own_lse)
+    assert_same(run(real, "triton", p_mode=p_mode), run(real, "pingpong", p_mode=p_mode))
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +99,7 @@ def wrapping() -> Inputs:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_results_do_not_depend_on_the_interleaving(wrapping: Inputs, seed: int) -> None:
-    lockstep, lse, _ = run(wrapping, "pingpong")
-    out, other, _ = run(wrapping, "pingpong", seed=seed)
-    assert torch.equal(out, lockstep) and torch.equal(lse, other)
+    assert_same(run(wrapping, "pingpong"), run(wrapping, "pingpong", seed=seed))
 
 
 def test_explicit_choice_never_falls_back() -> None:

@@ -3,17 +3,16 @@ q and k in one tensor each and in two parts."""
 
 from __future__ import annotations
 
-import itertools
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
+from tests.asm.pingpong_runs import Run, assert_codes, assert_same, run
 from zyfa_triton import (
     activations,
     flash_attn_mla_func,
-    numerics,
     offline,
     quantize_fp8,
     quantize_mla_fp8,
@@ -28,7 +27,6 @@ from zyfa_triton.testing import Inputs, make_inputs
 # 1 to 10 blocks, so that the loop is left at each of its four places, with either tile of a pair
 EDGES = (1, 64, 65, 129, 193, 255, 321, 385, 449, 577)
 SEEDS = range(20)
-SCALE = 192**-0.5
 
 
 @pytest.fixture(autouse=True)
@@ -49,65 +47,6 @@ def apart(inputs: Inputs, *, shared: bool = False) -> tuple[Inputs, Rope]:
     k_rope = k_rope[:, :, :1] if shared else k_rope.transpose(1, 2).contiguous().transpose(1, 2)
     parts = Inputs(q_nope.contiguous(), k_nope.contiguous(), inputs.v, *inputs.descales.values())
     return parts, (wide[..., 16:80], k_rope)
-
-
-def run(
-    inputs: Inputs,
-    kernel: str,
-    *,
-    rope: Rope | None = None,
-    causal: bool = True,
-    p_mode: str = "lean",
-    **options: Any,
-) -> tuple[torch.Tensor, torch.Tensor, emulated.Emulation]:
-    """(out, lse, run) of machine code without findings."""
-    q, k, v = inputs.q, inputs.k, inputs.v
-    problem = Problem.of(
-        q,
-        k,
-        v,
-        causal=causal,
-        p_mode=p_mode,
-        block_scale=True,
-        out_dtype=torch.bfloat16,
-        return_lse=True,
-        rope=rope,
-    )
-    assert problem.headdim == 192
-    out = torch.full((*q.shape[:3], 128), float("nan"), dtype=torch.bfloat16)
-    lse = torch.full((q.shape[0], q.shape[2], q.shape[1]), float("nan"))
-    arguments = launch_arguments(
-        problem, q, k, v, out, lse, softmax_scale=SCALE, rope=rope, **inputs.descales
-    )
-    result = emulated.emulate(problem, arguments, kernel=kernel, **options)
-    assert result.findings == []
-    assert result.kernel == kernel
-    return out, lse, result
-
-
-def assert_codes(inputs: Inputs, *, causal: bool = True, p_mode: str = "lean") -> None:
-    """The loop's codes are the contract's, its outputs those of the contract in bf16."""
-    out, lse, result = run(inputs, "pingpong", causal=causal, p_mode=p_mode, capture=True)
-    model = numerics.attention(
-        inputs.q,
-        inputs.k,
-        inputs.v,
-        softmax_scale=SCALE,
-        causal=causal,
-        options=numerics.ContractOptions(p_mode, True),
-        return_codes=True,
-        **inputs.descales,
-    )
-    assert result.codes is not None and model.codes is not None
-    assert torch.equal(result.codes, model.codes)
-    assert ((out.float() - model.out).abs() <= model.out.abs() * 2.0**-8 + 1e-6).all()
-    torch.testing.assert_close(lse, model.lse, atol=4e-6, rtol=1e-6)
-
-
-def assert_same(*runs: tuple[torch.Tensor, torch.Tensor, emulated.Emulation]) -> None:
-    """Outputs and lse of all runs have the same bits."""
-    for (out, lse, _), (other, other_lse, _) in itertools.pairwise(runs):
-        assert torch.equal(out, other) and torch.equal(lse, other_lse)
 
 
 @pytest.mark.parametrize("seqlen", EDGES)
@@ -197,7 +136,7 @@ def test_real_activations(real: Inputs, p_mode: str) -> None:
 
 
 @cache
-def wrapping() -> tuple[Inputs, tuple[torch.Tensor, torch.Tensor, emulated.Emulation]]:
+def wrapping() -> tuple[Inputs, Run]:
     """9 blocks of keys, so that the rings wrap twice, with a masked tail; waves in lockstep."""
     inputs = inputs_of(256, 570, nheads=1, nheads_k=1, deviation=2.0)
     return inputs, run(inputs, "pingpong")
