@@ -53,7 +53,7 @@ def flash_attn_mla_func(
         q_descale, k_descale: e4m3 inputs only; their product is what the product of a code of q and
             one of k stands for, in both parts alike. See `quantize_mla_fp8`.
         Others: as in `flash_attn_func`. kernel: "auto", "triton", or "pingpong" for e4m3 inputs;
-            that in HIP does not take parts.
+            those in HIP and in Gluon do not take parts.
     Returns:
         As `flash_attn_func` of q = cat(q_nope, q_rope) and k = cat(k_nope, k_rope), by the same
         kernel bit for bit: out (batch, seqlen_q, nheads, 128), and with return_lse lse (batch,
@@ -176,7 +176,8 @@ def quantize_mla_fp8(
         codes: float8_e4m3fn (q_nope, q_rope, k_nope, k_rope), contiguous.
         q_descale, k_descale: float32 (batch, nheads_k): q_nope is about its codes * q_descale,
             k_nope its codes * k_descale. q_descale is NaN, with NaN codes of q, for a (batch entry,
-            key head) of which one part holds a NaN or an infinity.
+            key head) of which one part holds a NaN or an infinity. Where a part has no elements,
+            nothing meets anything: all codes are 0 and all scales 1.
     """
     checks.check_parts(q_nope, q_rope, k_nope, k_rope, None, _QUANTISABLE)
     codes, descales, _ = ops.quantize_parts(q_nope, q_rope, k_nope, k_rope, False)

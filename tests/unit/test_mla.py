@@ -367,3 +367,17 @@ def test_activations_get_a_rope_part() -> None:
 def test_the_checks_name_the_parts_in_the_order_of_the_signature() -> None:
     with pytest.raises(TypeError, match="q_nope: got NoneType"):
         checks.check_parts(None, None, None, None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("empty", ["seqlen_q", "seqlen_k"])
+def test_parts_without_elements_have_codes_0_and_scales_1(empty: str) -> None:
+    lengths = {"seqlen_q": 3, "seqlen_k": 5, empty: 0}
+    q, k = (
+        [torch.randn(2, lengths[name], heads, width).bfloat16() for width in (128, 64)]
+        for name, heads in (("seqlen_q", 4), ("seqlen_k", 2))
+    )
+    codes, q_descale, k_descale = quantize_mla_fp8(*q, *k)
+    for code, part in zip(codes, (*q, *k), strict=True):
+        assert code.shape == part.shape and not code.view(torch.uint8).any()
+    ones = torch.ones(2, 2)
+    assert torch.equal(q_descale, ones) and torch.equal(k_descale, ones)

@@ -471,6 +471,8 @@ def test_importing_registers_nothing() -> None:
         ({"precision": "bf16"}, 'precision: got \'bf16\'; accepted: "fp8", "16bit"'),
         ({"fallback": "eager"}, 'fallback: got \'eager\'; accepted: "sdpa", "error"'),
         ({"granularity": "row"}, 'granularity: got \'row\'; accepted: "head", "tensor"'),
+        ({"kernel": "cuda"}, 'kernel: got \'cuda\'; accepted: "auto", "triton"'),
+        ({"backend": "gpu"}, 'backend: got \'gpu\'; accepted: "auto", "device"'),
         ({"min_queries": 1}, "min_queries: got 1; accepted: an integer of 2 or more"),
         ({"precision": "16bit", "subtract_k_mean": True}, 'precision: got "16bit" with'),
         ({"p_mode": "leaner"}, "p_mode: got 'leaner'; accepted:"),

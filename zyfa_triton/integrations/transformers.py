@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import torch
 
-from zyfa_triton import checks
+from zyfa_triton import checks, dispatch
 from zyfa_triton.interface import PMode, flash_attn_fp8_func, flash_attn_func
 from zyfa_triton.problem import HEADDIMS
 
@@ -128,6 +128,10 @@ def register(
             '"16bit" with granularity or subtract_k_mean, which say how to quantise',
             '"fp8", or "16bit" with the defaults of both',
         )
+    dispatch.choose_kernel(kernel)
+    if backend not in (dispatch.AUTO, *dispatch.BACKENDS):
+        names = ", ".join(f'"{each}"' for each in (dispatch.AUTO, *dispatch.BACKENDS))
+        checks.refuse(ValueError, "backend", repr(backend), names)
     checks.check_options(causal=True, p_mode=p_mode, block_scale=block_scale, return_lse=False)
     keywords = {"p_mode": p_mode, "block_scale": block_scale, "kernel": kernel, "backend": backend}
     if precision == "fp8":
