@@ -167,13 +167,24 @@ def sdpa_error_factor(inputs: Inputs, causal: bool) -> float:
 @pytest.fixture(scope="module")
 def real() -> Inputs:
     """The shipped sample in bf16: 512 tokens, 2 query heads of one key head."""
-    sample = activations.load(activations.SAMPLE).cut(seqlen=512, heads=2)
+    return in_bf16(activations.load(activations.SAMPLE).cut(seqlen=512, heads=2))
+
+
+def in_bf16(sample: activations.Activations) -> Inputs:
     return Inputs(*(t.to(torch.bfloat16) for t in (sample.q, sample.k, sample.v)))
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
 def test_error_on_real_activations_is_that_of_torch(real: Inputs, causal: bool) -> None:
     assert sdpa_error_factor(real, causal) <= ERROR_FACTOR
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+def test_error_on_real_activations_with_wide_heads_is_that_of_torch(causal: bool) -> None:
+    sample = activations.load(activations.SAMPLE).cut(seqlen=448, heads=2).with_rope_part()
+    inputs = in_bf16(sample)
+    assert inputs.q.shape[3] == 192
+    assert sdpa_error_factor(inputs, causal) <= ERROR_FACTOR
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])

@@ -70,6 +70,32 @@ def mean_of(sums_ptr, row, chunks, seqlen, headdim, WIDTH: tl.constexpr):
     return tl.div_rn(total, tl.zeros([WIDTH], tl.float32) + seqlen.to(tl.float32))
 
 
+@triton.jit
+def amax_of_rows(
+    x_ptr, sums_ptr, mean_ptr, row, block, chunks, stride_s, seqlen, headdim,
+    HAS_MEAN: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Largest |x - mean| of a head's block of CHUNK rows, infinite if it holds a NaN.
+
+    x_ptr: the head's first row. row: the head's number in the batch, chunks: partial sums of a
+    head, for the mean, which block 0 stores.
+    """
+    mean = tl.zeros([WIDTH], tl.float32)
+    if HAS_MEAN:
+        offs_d = tl.arange(0, WIDTH)
+        mean = mean_of(sums_ptr, row, chunks, seqlen, headdim, WIDTH)
+        if block == 0:
+            tl.store(mean_ptr + row * headdim + offs_d, mean, mask=offs_d < headdim)
+    largest = tl.zeros([ROWS, WIDTH], tl.float32)
+    last = tl.minimum(block * CHUNK + CHUNK, seqlen)
+    for first in range(block * CHUNK, last, ROWS):
+        rows, inside = load_rows(x_ptr, first, stride_s, seqlen, headdim, ROWS, WIDTH)
+        magnitude = tl.abs(rows - mean[None, :])
+        magnitude = tl.where(magnitude < float("inf"), magnitude, float("inf"))
+        largest = tl.maximum(largest, tl.where(inside, magnitude, 0.0))
+    return tl.max(tl.max(largest, 1), 0)
+
+
 @triton.jit(do_not_specialize=["seqlen", "chunks"])
 def partial_amax(
     x_ptr, sums_ptr, mean_ptr, amax_ptr, stride_b, stride_s, stride_h, nheads, seqlen, headdim,
@@ -85,20 +111,11 @@ def partial_amax(
     batch = (pid // chunks // nheads).to(tl.int64)
     row = batch * nheads + head
     x_ptr += batch * stride_b + head * stride_h
-    mean = tl.zeros([WIDTH], tl.float32)
-    if HAS_MEAN:
-        offs_d = tl.arange(0, WIDTH)
-        mean = mean_of(sums_ptr, row, chunks, seqlen, headdim, WIDTH)
-        if chunk == 0:
-            tl.store(mean_ptr + row * headdim + offs_d, mean, mask=offs_d < headdim)
-    largest = tl.zeros([ROWS, WIDTH], tl.float32)
-    last = tl.minimum(chunk * CHUNK + CHUNK, seqlen)
-    for first in range(chunk * CHUNK, last, ROWS):
-        rows, inside = load_rows(x_ptr, first, stride_s, seqlen, headdim, ROWS, WIDTH)
-        magnitude = tl.abs(rows - mean[None, :])
-        magnitude = tl.where(magnitude < float("inf"), magnitude, float("inf"))
-        largest = tl.maximum(largest, tl.where(inside, magnitude, 0.0))
-    tl.store(amax_ptr + row * chunks + chunk, tl.max(tl.max(largest, 1), 0))
+    amax = amax_of_rows(
+        x_ptr, sums_ptr, mean_ptr, row, chunk, chunks, stride_s, seqlen, headdim,
+        HAS_MEAN, CHUNK, ROWS, WIDTH,
+    )  # fmt: skip
+    tl.store(amax_ptr + row * chunks + chunk, amax)
 
 
 @triton.jit

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zyfa_triton.kernels.quantize import codes_of, load_rows, mean_of, scale_of_amax
+from zyfa_triton.kernels.quantize import amax_of_rows, codes_of, load_rows, scale_of_amax
 
 TILE = tl.constexpr(128)  # keys of a tile of V^T, which lies in one piece
 
@@ -78,19 +78,10 @@ def _largest(
     batch = (pid // blocks // nheads).to(tl.int64)
     row = batch * nheads + head
     x_ptr += batch * stride_b + head * stride_h
-    mean = tl.zeros([WIDTH], tl.float32)
-    if HAS_MEAN:
-        offs_d = tl.arange(0, WIDTH)
-        mean = mean_of(sums_ptr, row, chunks, seqlen, headdim, WIDTH)
-        if block == 0:
-            tl.store(mean_ptr + row * headdim + offs_d, mean, mask=offs_d < headdim)
-    largest = tl.zeros([ROWS, WIDTH], tl.float32)
-    for first in range(block * CHUNK, tl.minimum(block * CHUNK + CHUNK, seqlen), ROWS):
-        rows, inside = load_rows(x_ptr, first, stride_s, seqlen, headdim, ROWS, WIDTH)
-        magnitude = tl.abs(rows - mean[None, :])
-        magnitude = tl.where(magnitude < float("inf"), magnitude, float("inf"))
-        largest = tl.maximum(largest, tl.where(inside, magnitude, 0.0))
-    amax = tl.max(tl.max(largest, 1), 0)
+    amax = amax_of_rows(
+        x_ptr, sums_ptr, mean_ptr, row, block, chunks, stride_s, seqlen, headdim,
+        HAS_MEAN, CHUNK, ROWS, WIDTH,
+    )  # fmt: skip
     tl.atomic_max(amax_ptr + row // heads_a_scale, amax.to(tl.int32, bitcast=True), sem="relaxed")
 
 
