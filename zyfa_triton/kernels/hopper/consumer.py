@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from zyfa_triton.kernels.hopper.producer import TILES, announced, where_to
+from zyfa_triton.kernels.hopper.producer import TILES, WARPS, announced, where_to
 from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot
 from zyfa_triton.kernels.hopper.softmax import (
     MULTIPLIER_UNIT,
@@ -27,6 +27,7 @@ from zyfa_triton.kernels.hopper.softmax import (
     rescaled,
     still_read,
 )
+from zyfa_triton.kernels.hopper.values import ones_of, values
 
 LN_2 = gl.constexpr(0.6931471805599453)
 
@@ -45,17 +46,8 @@ def _start_scores(
 
 
 @gluon.jit
-def _values(vs, slot, IS_FP8: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM_V: gl.constexpr):
-    """V of one block, (BLOCK_N, HEAD_DIM_V)."""
-    if IS_FP8:
-        return vs.index(slot).reshape([HEAD_DIM_V, BLOCK_N]).permute((1, 0))
-    else:
-        return vs.index(slot).reshape([BLOCK_N, HEAD_DIM_V])
-
-
-@gluon.jit
 def _next_block(
-    q_first, q_rest, rings, ones, barriers, slots, state, p, sums, alpha, last_key, first_last,
+    q_first, q_rest, rings, barriers, slots, state, p, sums, alpha, last_key, first_last,
     multiplier, scale_log2, zero_s, zero_l,
     IS_MASKED: gl.constexpr, IS_FP8: gl.constexpr, P_MODE: gl.constexpr, HEAD_DIM: gl.constexpr,
     HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
@@ -71,17 +63,17 @@ def _next_block(
     acc_o, acc_l, l_i, m_i = state
     O_LAYOUT: gl.constexpr = acc_o.type.layout
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 4 if IS_FP8 else 2)
+    mbarrier.wait(k_full.index(k_slot), k_phase)
+    s = _start_scores(q_first, q_rest, ks_first, ks_rest, k_slot, zero_s, HEAD_DIM)
     a = operand(p, IS_FP8, P_MODE, BLOCK_N, P_LAYOUT)
     if not OVERLAP:
         acc_o = rescaled(acc_o, gl.convert_layout(alpha, gl.SliceLayout(1, O_LAYOUT)), False)
     l_i = l_i * alpha + sums
-    mbarrier.wait(k_full.index(k_slot), k_phase)
     mbarrier.wait(v_full.index(v_slot), v_phase)
-    s = _start_scores(q_first, q_rest, ks_first, ks_rest, k_slot, zero_s, HEAD_DIM)
-    v = _values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
+    v = values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
     acc_o = warpgroup_mma(a, v, acc_o, is_async=True)
     if IS_FP8:
-        block_l = warpgroup_mma(a, ones, zero_l, use_acc=False, is_async=True)
+        block_l = warpgroup_mma(a, ones_of(vs, HEAD_DIM_V), zero_l, use_acc=False, is_async=True)
     if OVERLAP:  # acc_o is under way until it is rescaled, which waits
         s, acc_o = warpgroup_mma_wait(2 if IS_FP8 else 1, deps=[s, acc_o])
     else:
@@ -102,7 +94,7 @@ def _next_block(
         l_alpha = gl.convert_layout(alpha, gl.SliceLayout(1, zero_l.type.layout))
         acc_l = gl.fma(acc_l, gl.expand_dims(l_alpha, 1) + zero_l, block_l)
     still_read(a)
-    mbarrier.arrive(used.index(k_slot))
+    mbarrier.arrive(used.index(k_slot), count=WARPS)
     k_slot, k_phase = next_slot(k_slot, k_phase, STAGES)
     v_slot, v_phase = next_slot(v_slot, v_phase, STAGES)
     slots = (k_slot, k_phase, v_slot, v_phase)
@@ -148,7 +140,7 @@ def _store(
 
 @gluon.jit
 def consume(
-    w: gl.constexpr, rings, ones, barriers, tiles, outputs, order,
+    w: gl.constexpr, rings, barriers, tiles, outputs, order,
     IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     OVERLAP: gl.constexpr,
@@ -167,8 +159,6 @@ def consume(
     ROW: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
     O_ROW: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
     L_ROW: gl.constexpr = gl.SliceLayout(1, L_LAYOUT)
-    if IS_FP8:
-        ones = ones.permute((1, 0))
     zero_s = gl.full([64, BLOCK_N], 0.0, gl.float32, S_LAYOUT)
     zero_l = gl.full([64, 8], 0.0, gl.float32, L_LAYOUT)
     rows = gl.arange(0, 64, ROW)
@@ -216,7 +206,7 @@ def consume(
         # copies that follow an arrival do not wait for them either.
         if IS_FP8:
             mbarrier.arrive(q_empty.index(w))
-        mbarrier.arrive(used.index(k_slot))
+        mbarrier.arrive(used.index(k_slot), count=WARPS)
         k_slot, k_phase = next_slot(k_slot, k_phase, STAGES)
         s = masked(s, first_last, last_key, BLOCK_N)
         m_i, offset, alpha = move_reference(
@@ -229,14 +219,14 @@ def consume(
             first_last += BLOCK_N
             last_key += BLOCK_N
             slots, state, p, sums, alpha = _next_block(
-                q_first, q_rest, rings, ones, barriers, slots, state, p, sums, alpha, last_key,
+                q_first, q_rest, rings, barriers, slots, state, p, sums, alpha, last_key,
                 first_last, multiplier, scale_log2, zero_s, zero_l,
                 True, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP,
             )  # fmt: skip
         # the code of masks lies outside this loop: it would crowd the instruction cache
         for _ in range(masked_blocks, blocks):
             slots, state, p, sums, alpha = _next_block(
-                q_first, q_rest, rings, ones, barriers, slots, state, p, sums, alpha, last_key,
+                q_first, q_rest, rings, barriers, slots, state, p, sums, alpha, last_key,
                 first_last, multiplier, scale_log2, zero_s, zero_l,
                 False, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP,
             )  # fmt: skip
@@ -248,10 +238,12 @@ def consume(
         if not OVERLAP:
             acc_o = rescaled(acc_o, gl.convert_layout(alpha, O_ROW), False)
         mbarrier.wait(v_full.index(v_slot), v_phase)
-        v = _values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
+        v = values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
         acc_o = warpgroup_mma(a, v, acc_o, is_async=True)
         if IS_FP8:
-            block_l = warpgroup_mma(a, ones, zero_l, use_acc=False, is_async=True)
+            block_l = warpgroup_mma(
+                a, ones_of(vs, HEAD_DIM_V), zero_l, use_acc=False, is_async=True
+            )
             acc_o, block_l = warpgroup_mma_wait(0, deps=[acc_o, block_l])
             l_alpha = gl.expand_dims(gl.convert_layout(alpha, L_ROW), 1)
             # the eight columns are equal

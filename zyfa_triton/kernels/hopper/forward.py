@@ -11,9 +11,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from zyfa_triton.kernels.hopper.consumer import consume
-from zyfa_triton.kernels.hopper.producer import FACTS, TILES, produce
+from zyfa_triton.kernels.hopper.producer import FACTS, TILES, WARPS, produce
+from zyfa_triton.kernels.hopper.values import values_with_ones
 
-_E4M3_ONE = gl.constexpr(0x38)
 _UNSPECIALIZED = [
     "stride_qdb", "stride_qdh", "stride_kdb", "stride_kdh", "stride_vdb", "stride_vdh",
     "m_blocks", "heads", "heads_at_once", "heads_a_batch", "group_size", "seqlen_q", "seqlen_k",
@@ -68,21 +68,15 @@ def hopper_attention_forward(
     else:
         qs_rest = qs_first
         ks_rest = ks_first
-    vs = _ring(v, STAGES)
-    rings = (qs_first, qs_rest, ks_first, ks_rest, vs)
     if IS_FP8:
-        ONES: gl.constexpr = gl.NVMMASharedLayout(BLOCK_N, element_bitwidth=8, rank=2)
-        ones = gl.allocate_shared_memory(gl.float8e4nv, [8, BLOCK_N], ONES)
-        # written as bytes: a conversion of a constant stored wrong ones (Triton 3.6)
-        layout: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
-        one = gl.full([8, BLOCK_N], _E4M3_ONE, gl.uint8, layout)
-        ones.store(one.to(gl.float8e4nv, bitcast=True))
+        vs = values_with_ones(HEAD_DIM_V, BLOCK_N, STAGES)
     else:
-        ones = vs  # not used
+        vs = _ring(v, STAGES)
+    rings = (qs_first, qs_rest, ks_first, ks_rest, vs)
     tiles = gl.allocate_shared_memory(gl.int32, [TILES * FACTS, 1], mbarrier.MBarrierLayout())
     barriers = (
         _barriers(2, 1), _barriers(2, 1), _barriers(STAGES, 1), _barriers(STAGES, 1),
-        _barriers(STAGES, 2), _barriers(TILES, 1), _barriers(TILES, 2),
+        _barriers(STAGES, 2 * WARPS), _barriers(TILES, 1), _barriers(TILES, 2),
     )  # fmt: skip
     fence_async_shared()
     order = (m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q, seqlen_k)
@@ -93,9 +87,9 @@ def hopper_attention_forward(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (consume, (0, rings, ones, barriers, tiles, outputs, order, IS_FP8, P_MODE,
+            (consume, (0, rings, barriers, tiles, outputs, order, IS_FP8, P_MODE,
                        IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP)),
-            (consume, (1, rings, ones, barriers, tiles, outputs, order, IS_FP8, P_MODE,
+            (consume, (1, rings, barriers, tiles, outputs, order, IS_FP8, P_MODE,
                        IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP)),
             (produce, (q_first, q_rest, k_first, k_rest, v, rings, barriers, tiles, counter_ptr,
                        scales, order, IS_FP8, IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N,

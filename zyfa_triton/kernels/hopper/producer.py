@@ -11,11 +11,13 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from zyfa_triton.kernels.hopper.compat import copy_tile, thread_barrier
 from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot, tile_of
+from zyfa_triton.kernels.hopper.values import place_of
 
 TILES = gl.constexpr(4)  # places for announced tiles
 FACTS = gl.constexpr(5)  # numbers of an announcement, see `announce`
 TILE = gl.constexpr(128)  # keys of a tile of V^T, as `prepare` stores it
 NO_TILE = gl.constexpr(-1)
+WARPS = gl.constexpr(4)  # of a computing warpgroup; each counts at the barriers of K and V
 
 
 @gluon.jit
@@ -151,7 +153,7 @@ def produce(
             mbarrier.expect(v_full.index(slot), BLOCK_N * HEAD_DIM_V * ITEM)
             if IS_FP8:  # V^T, as the preparing pass left it
                 at = [batch, head_k, start_n // TILE, 0, start_n % TILE]
-                copy_tile(v, at, v_full.index(slot), vs.index(slot))
+                copy_tile(v, at, v_full.index(slot), place_of(vs, slot, v, HEAD_DIM_V))
             else:
                 copy_tile(v, [batch, head_k, start_n, 0], v_full.index(slot), vs.index(slot))
             slot, phase = next_place, next_phase

@@ -1,0 +1,252 @@
+"""Decides how scores become P in registers: row state, growth of the reference, codes.
+
+The arithmetic is that of the numerics contract (zyfa_triton/numerics.py). Lean codes are made as
+float16 subnormals: a float32 of value code * 2^-24 converts to the float16 whose bits are the code,
+so that one conversion of two scores rounds, clamps below at 0 and packs. Up to 2,047 those bits
+count codes; so a block that exceeds the reference shows by how many codes, its codes are lowered
+by subtracting integers, and no maximum over scores is taken. Only NaN and codes from 2,048 on go
+back to the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from asm_overrides.ptx import Text, hexadecimal
+from asm_overrides.recipes.attention_sm90.parameters import (
+    ROWS_A_LANE,
+    SCORES,
+    Interface,
+)
+from asm_overrides.recipes.lean import CODES_PER_OCTAVE, EXACT_OCTAVES, LOWERED_BY, TOP_CODE
+
+CODE_UNIT = 2.0**-24  # the smallest float16 subnormal
+OCTAVES_A_UNIT = 1 / (CODES_PER_OCTAVE * CODE_UNIT)
+ONE = hexadecimal(1.0)
+LANES = "0xffffffff"
+QUAD = ("1", "2")  # lanes that share a row, by exclusive or
+
+
+def both(half: int) -> str:
+    """A 16-bit number in both halves of a register."""
+    return f"0x{half:04x}{half:04x}"
+
+
+def row_of(score: int) -> int:
+    """Which of a lane's two rows a score's register belongs to."""
+    return score >> 1 & 1
+
+
+class Softmax:
+    """What both modes share: factors of a block whose reference grew, and row sums."""
+
+    def __init__(self, t: Text, at: Interface) -> None:
+        self.t, self.at = t, at
+        self.s = t.registers("f32", "s", SCORES)
+        self.operand = t.registers("b32", "operand", SCORES // 4)
+        self.grew = t.register("pred", "grew")
+        self.factor = t.registers("f32", "factor", ROWS_A_LANE)
+        self.offset = t.registers("f32", "offset", ROWS_A_LANE)
+        self.x = t.registers("f32", "x", 2)
+        self.y = t.registers("b32", "y", 4)
+        self.some = t.register("pred", "some")
+
+    def offset_of(self, row: int, maximum: str, top: float) -> None:
+        """offset[row]: what is added to multiplied scores so that `maximum` becomes `top`."""
+        t, (minus, size) = self.t, self.x
+        t.op("neg.f32", minus, self.at.multiplier)
+        t.op("fma.rn.f32", self.offset[row], minus, maximum, hexadecimal(top))
+        t.op("abs.f32", size, self.offset[row])
+        t.op("fma.rn.f32", self.offset[row], size, hexadecimal(-LOWERED_BY), self.offset[row])
+
+    def maximum_of(self, row: int, target: str) -> None:
+        """The largest score of a row in this block, in all of its lanes."""
+        t = self.t
+        mine = [s for i, s in enumerate(self.s) if row_of(i) == row]
+        t.op("max.f32", target, mine[0], mine[1])
+        for score in mine[2:]:
+            t.op("max.f32", target, target, score)
+        for lanes in QUAD:
+            t.op("shfl.sync.bfly.b32", self.x[0], target, lanes, "0x1f", LANES)
+            t.op("max.f32", target, target, self.x[0])
+
+    def rescale(self, values: Sequence[str], sums: Sequence[str]) -> None:
+        """Outputs and row sums so far, referred to the new reference."""
+        for index, value in enumerate(values):
+            self.t.op("mul.rn.f32", value, value, self.factor[row_of(index)])
+        for row, total in enumerate(sums):
+            self.t.op("mul.rn.f32", total, total, self.factor[row])
+
+
+class Lean(Softmax):
+    """Codes by one multiply-add. The row's state is `offset`."""
+
+    def __init__(self, t: Text, at: Interface) -> None:
+        super().__init__(t, at)
+        self.codes = at.p
+        self.top = t.registers("b32", "top", ROWS_A_LANE)
+
+    def enter(self) -> None:
+        """Offsets of the reference."""
+        for row, maximum in enumerate(self.at.row_max):
+            self.offset_of(row, maximum, TOP_CODE * CODE_UNIT)
+
+    def leave(self) -> None:
+        """row_max: the raw score at the reference, as it was where the reference has not moved."""
+        t, at = self.t, self.at
+        moved = t.registers("f32", "moved", ROWS_A_LANE)
+        for row, maximum in enumerate(at.row_max):
+            t.op("mov.f32", moved[row], self.offset[row])
+            self.offset_of(row, maximum, TOP_CODE * CODE_UNIT)
+            t.op("setp.neu.f32", self.some, moved[row], self.offset[row])
+            t.op("sub.rn.f32", moved[row], hexadecimal(TOP_CODE * CODE_UNIT), moved[row])
+            t.op("div.rn.f32", moved[row], moved[row], at.multiplier)
+            t.op("mov.f32", maximum, moved[row], when=self.some)
+
+    def block(self) -> None:
+        """Codes of a block from its scores, and `grew` with its factors."""
+        t = self.t
+        self._codes()
+        for row in range(ROWS_A_LANE):
+            mine = self.codes[row::2]
+            t.op("max.u16x2", self.top[row], mine[0], mine[1])
+            for code in mine[2:]:
+                t.op("max.u16x2", self.top[row], self.top[row], code)
+        over, flags = self.y[:2]
+        t.op("max.u16x2", over, self.top[0], self.top[1])
+        # a half of 127 or more carries into its highest bit
+        t.op("add.u32", flags, over, both(0x8000 - TOP_CODE - 1))
+        t.op("and.b32", flags, flags, both(0x8000))
+        t.op("setp.ne.u32", self.some, flags, "0")
+        t.op("vote.sync.any.pred", self.grew, self.some, LANES)
+        t.op("bra.uni", t.label("settled"), when=f"!{self.grew}")
+        self._lower()
+        t.place("settled")
+
+    def into_operand(self) -> None:
+        """The A operand: low bytes of four float16 columns of a row."""
+        for group in range(SCORES // 8):
+            low = self.codes[4 * group :][:4]
+            for row in range(ROWS_A_LANE):
+                target = self.operand[2 * group + row]
+                self.t.op("prmt.b32", target, low[row], low[row + 2], "0x6420")
+
+    def _codes(self) -> None:
+        t, at, (a, b) = self.t, self.at, self.x
+        for pair, code in enumerate(self.codes):
+            first, second = self.s[2 * pair : 2 * pair + 2]
+            offset = self.offset[pair & 1]
+            t.op("fma.rn.f32", a, first, at.multiplier, offset)
+            t.op("fma.rn.f32", b, second, at.multiplier, offset)
+            t.op("cvt.rn.relu.f16x2.f32", code, b, a)
+
+    def _lower(self) -> None:
+        """The reference moves up to the block's largest code, in whole codes."""
+        t = self.t
+        low, high, grown, other = self.y
+        # both rows in one register: their largest codes, over the lanes that share them
+        t.op("prmt.b32", low, self.top[0], self.top[1], "0x5410")
+        t.op("prmt.b32", high, self.top[0], self.top[1], "0x7632")
+        t.op("max.u16x2", grown, low, high)
+        for lanes in QUAD:
+            t.op("shfl.sync.bfly.b32", other, grown, lanes, "0x1f", LANES)
+            t.op("max.u16x2", grown, grown, other)
+        t.op("and.b32", other, grown, both(0xF800))
+        t.op("setp.ne.u32", self.some, other, "0")
+        t.op("vote.sync.any.pred", self.some, self.some, LANES)
+        t.op("bra.uni", t.label("from_scores"), when=self.some)
+        t.op("mov.b32", other, both(TOP_CODE))
+        t.op("max.u16x2", grown, grown, other)
+        t.op("sub.u32", grown, grown, both(TOP_CODE))
+        t.op("and.b32", low, grown, "0xffff")
+        t.op("shr.u32", high, grown, "16")
+        for row, codes in enumerate((low, high)):
+            t.op("cvt.rn.f32.u32", self.x[0], codes)
+            t.op("fma.rn.f32", self.offset[row], self.x[0], hexadecimal(-CODE_UNIT),
+                 self.offset[row])  # fmt: skip
+            t.op("mul.rn.f32", self.x[0], self.x[0], hexadecimal(-1.0 / CODES_PER_OCTAVE))
+            t.op("ex2.approx.ftz.f32", self.factor[row], self.x[0])
+            t.op("neg.s32", other, codes)
+            t.op("prmt.b32", codes, other, other, "0x1010")
+        t.op("mov.b32", other, "0")
+        for pair, code in enumerate(self.codes):
+            t.op("add.s16x2", code, code, (low, high)[pair & 1])
+            t.op("max.s16x2", code, code, other)
+        t.op("bra.uni", t.label("settled"))
+        t.place("from_scores")
+        for row in range(ROWS_A_LANE):
+            before, maximum = self.factor[row], self.x[1]
+            t.op("mov.f32", before, self.offset[row])
+            self.maximum_of(row, maximum)
+            t.op("mov.b32", low, maximum)
+            self.offset_of(row, low, TOP_CODE * CODE_UNIT)
+            t.op("min.f32", self.offset[row], self.offset[row], before)
+            t.op("sub.rn.f32", before, self.offset[row], before)
+            t.op("mul.rn.f32", before, before, hexadecimal(OCTAVES_A_UNIT))
+            t.op("ex2.approx.ftz.f32", before, before)
+        self._codes()
+
+
+class Exact(Softmax):
+    """2^x of every score. The row's state is row_max."""
+
+    def __init__(self, t: Text, at: Interface) -> None:
+        super().__init__(t, at)
+        self.codes = t.registers("b32", "code", SCORES // 4)
+        self.halves = t.registers("b16", "half", 4)
+        self.maximum = t.registers("f32", "maximum", ROWS_A_LANE)
+
+    def enter(self) -> None:
+        """Codes of the P at hand."""
+        self._round(self.at.p)
+
+    def leave(self) -> None:
+        """The P at hand as float32, rounded."""
+        t = self.t
+        pair = t.register("b32", "pair")
+        low, high = self.halves[:2]
+        for index, code in enumerate(self.codes):
+            group, row = divmod(index, ROWS_A_LANE)
+            t.op("mov.b32", "{" + f"{low}, {high}" + "}", code)
+            for part, half in enumerate((low, high)):
+                first = 8 * group + 4 * part + 2 * row
+                t.op("cvt.rn.f16x2.e4m3x2", pair, half)
+                t.op("mov.b32", "{" + f"{self.halves[2]}, {self.halves[3]}" + "}", pair)
+                for value, source in zip(self.at.p[first : first + 2], self.halves[2:], strict=True):
+                    t.op("cvt.f32.f16", value, source)
+
+    def block(self) -> None:
+        """Codes of a block from its scores, and `grew` with its factors."""
+        t, at = self.t, self.at
+        for row, before in enumerate(at.row_max):
+            maximum, step = self.maximum[row], self.x[0]
+            self.maximum_of(row, maximum)
+            t.op("max.f32", maximum, maximum, before)
+            self.offset_of(row, maximum, EXACT_OCTAVES)
+            t.op("sub.rn.f32", step, before, maximum)
+            t.op("mul.rn.f32", step, step, at.scale_log2)
+            t.op("ex2.approx.ftz.f32", self.factor[row], step)
+            t.op("mov.f32", before, maximum)
+        t.op("setp.neu.f32", self.some, self.factor[0], ONE)
+        t.op("setp.neu.or.f32", self.some, self.factor[1], ONE, self.some)
+        t.op("vote.sync.any.pred", self.grew, self.some, LANES)
+        for index, score in enumerate(self.s):
+            t.op("fma.rn.f32", score, score, at.multiplier, self.offset[row_of(index)])
+            t.op("ex2.approx.ftz.f32", score, score)
+        self._round(self.s)
+
+    def into_operand(self) -> None:
+        """The A operand: the codes, out of the way of the next block's."""
+        for target, code in zip(self.operand, self.codes, strict=True):
+            self.t.op("mov.b32", target, code)
+
+    def _round(self, values: Sequence[str]) -> None:
+        t = self.t
+        for group in range(SCORES // 8):
+            mine = values[8 * group :][:8]
+            for half, (low, high) in zip(self.halves, list(pairwise(mine))[::2], strict=True):
+                t.op("cvt.rn.satfinite.e4m3x2.f32", half, high, low)
+            for row in range(ROWS_A_LANE):
+                joined = "{" + f"{self.halves[row]}, {self.halves[row + 2]}" + "}"
+                t.op("mov.b32", self.codes[2 * group + row], joined)
