@@ -43,7 +43,7 @@ class _Loop:
         self.k_barrier, self.v_barrier = t.registers("b32", "full", 2)
         self.used = t.register("b32", "used")
         self.sums = t.registers("f32", "sum", SUMS)  # of one block
-        self.row_sum = t.registers("f32", "row_sum", ROWS_A_LANE)
+        self.row_sum = self.softmax.row_sum
 
     def text(self) -> str:
         t, at = self.t, self.at

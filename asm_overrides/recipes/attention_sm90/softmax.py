@@ -2,10 +2,13 @@
 
 The arithmetic is that of the numerics contract (zyfa_triton/numerics.py). Lean codes are made as
 float16 subnormals: a float32 of value code * 2^-24 converts to the float16 whose bits are the code,
-so that one conversion of two scores rounds, clamps below at 0 and packs. Up to 2,047 those bits
-count codes; so a block that exceeds the reference shows by how many codes, its codes are lowered
-by subtracting integers, and no maximum over scores is taken. Only NaN and codes from 2,048 on go
-back to the scores.
+so that one conversion of two scores rounds, clamps below at 0 and packs.
+
+Whether a block exceeds the reference shows in its largest code, which packed maxima find in a
+quarter of the time that maxima over scores take. If it does, the reference moves up. In a row that
+few keys make up, the largest one must get the top code exactly: its rounding would be the row's
+error. That takes the scores again. Where many keys share the row, the reference moves by whole
+codes, and codes are lowered by subtracting integers: up to 2,047 the bits are the code.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ CODE_UNIT = 2.0**-24  # the smallest float16 subnormal
 OCTAVES_A_UNIT = 1 / (CODES_PER_OCTAVE * CODE_UNIT)
 ONE = hexadecimal(1.0)
 LANES = "0xffffffff"
+NOT_A_CODE = 0xF800  # bits of a float16 that is NaN or from 2,048 codes on
+FLAT = 4 * 448.0  # a row's sum from which on its largest key has no more than a fifth of it
 QUAD = ("1", "2")  # lanes that share a row, by exclusive or
 
 
@@ -49,7 +54,9 @@ class Softmax:
         self.factor = t.registers("f32", "factor", ROWS_A_LANE)
         self.offset = t.registers("f32", "offset", ROWS_A_LANE)
         self.x = t.registers("f32", "x", 2)
-        self.y = t.registers("b32", "y", 4)
+        self.maximum = t.registers("f32", "maximum", ROWS_A_LANE)
+        self.others = t.registers("f32", "others", ROWS_A_LANE)
+        self.row_sum = t.registers("f32", "row_sum", ROWS_A_LANE)
         self.some = t.register("pred", "some")
 
     def offset_of(self, row: int, maximum: str, top: float) -> None:
@@ -60,16 +67,20 @@ class Softmax:
         t.op("abs.f32", size, self.offset[row])
         t.op("fma.rn.f32", self.offset[row], size, hexadecimal(-LOWERED_BY), self.offset[row])
 
-    def maximum_of(self, row: int, target: str) -> None:
-        """The largest score of a row in this block, in all of its lanes."""
-        t = self.t
+    def maximum_of(self, row: int) -> None:
+        """maximum[row]: the largest score of a row in this block, in all of its lanes."""
+        t, target, other = self.t, self.maximum[row], self.others[row]
         mine = [s for i, s in enumerate(self.s) if row_of(i) == row]
-        t.op("max.f32", target, mine[0], mine[1])
-        for score in mine[2:]:
-            t.op("max.f32", target, target, score)
+        half = len(mine) // 2
+        # two chains: a maximum waits for the one before it
+        for first, scores in ((target, mine[:half]), (other, mine[half:])):
+            t.op("max.f32", first, scores[0], scores[1])
+            for score in scores[2:]:
+                t.op("max.f32", first, first, score)
+        t.op("max.f32", target, target, other)
         for lanes in QUAD:
-            t.op("shfl.sync.bfly.b32", self.x[0], target, lanes, "0x1f", LANES)
-            t.op("max.f32", target, target, self.x[0])
+            t.op("shfl.sync.bfly.b32", other, target, lanes, "0x1f", LANES)
+            t.op("max.f32", target, target, other)
 
     def rescale(self, values: Sequence[str], sums: Sequence[str]) -> None:
         """Outputs and row sums so far, referred to the new reference."""
@@ -86,6 +97,7 @@ class Lean(Softmax):
         super().__init__(t, at)
         self.codes = at.p
         self.top = t.registers("b32", "top", ROWS_A_LANE)
+        self.y = t.registers("b32", "y", 4)
 
     def enter(self) -> None:
         """Offsets of the reference."""
@@ -113,15 +125,15 @@ class Lean(Softmax):
             t.op("max.u16x2", self.top[row], mine[0], mine[1])
             for code in mine[2:]:
                 t.op("max.u16x2", self.top[row], self.top[row], code)
-        over, flags = self.y[:2]
-        t.op("max.u16x2", over, self.top[0], self.top[1])
+        over = self.y[0]
+        t.op("max.u16x2", over, *self.top)
         # a half of 127 or more carries into its highest bit
-        t.op("add.u32", flags, over, both(0x8000 - TOP_CODE - 1))
-        t.op("and.b32", flags, flags, both(0x8000))
-        t.op("setp.ne.u32", self.some, flags, "0")
+        t.op("add.u32", over, over, both(0x8000 - TOP_CODE - 1))
+        t.op("and.b32", over, over, both(0x8000))
+        t.op("setp.ne.u32", self.some, over, "0")
         t.op("vote.sync.any.pred", self.grew, self.some, LANES)
         t.op("bra.uni", t.label("settled"), when=f"!{self.grew}")
-        self._lower()
+        self._grow()
         t.place("settled")
 
     def into_operand(self) -> None:
@@ -141,46 +153,60 @@ class Lean(Softmax):
             t.op("fma.rn.f32", b, second, at.multiplier, offset)
             t.op("cvt.rn.relu.f16x2.f32", code, b, a)
 
-    def _lower(self) -> None:
-        """The reference moves up to the block's largest code, in whole codes."""
+    def _grow(self) -> None:
+        """The reference moves up to the block's largest score: to its code where that counts as
+        exact, else to the score itself."""
         t = self.t
         low, high, grown, other = self.y
         # both rows in one register: their largest codes, over the lanes that share them
-        t.op("prmt.b32", low, self.top[0], self.top[1], "0x5410")
-        t.op("prmt.b32", high, self.top[0], self.top[1], "0x7632")
+        t.op("prmt.b32", low, *self.top, "0x5410")
+        t.op("prmt.b32", high, *self.top, "0x7632")
         t.op("max.u16x2", grown, low, high)
         for lanes in QUAD:
             t.op("shfl.sync.bfly.b32", other, grown, lanes, "0x1f", LANES)
             t.op("max.u16x2", grown, grown, other)
-        t.op("and.b32", other, grown, both(0xF800))
+        t.op("and.b32", other, grown, both(NOT_A_CODE))
         t.op("setp.ne.u32", self.some, other, "0")
+        for total in self.row_sum:
+            t.op("setp.lt.or.f32", self.some, total, hexadecimal(FLAT), self.some)
         t.op("vote.sync.any.pred", self.some, self.some, LANES)
         t.op("bra.uni", t.label("from_scores"), when=self.some)
-        t.op("mov.b32", other, both(TOP_CODE))
-        t.op("max.u16x2", grown, grown, other)
-        t.op("sub.u32", grown, grown, both(TOP_CODE))
-        t.op("and.b32", low, grown, "0xffff")
-        t.op("shr.u32", high, grown, "16")
-        for row, codes in enumerate((low, high)):
-            t.op("cvt.rn.f32.u32", self.x[0], codes)
-            t.op("fma.rn.f32", self.offset[row], self.x[0], hexadecimal(-CODE_UNIT),
-                 self.offset[row])  # fmt: skip
-            t.op("mul.rn.f32", self.x[0], self.x[0], hexadecimal(-1.0 / CODES_PER_OCTAVE))
-            t.op("ex2.approx.ftz.f32", self.factor[row], self.x[0])
-            t.op("neg.s32", other, codes)
-            t.op("prmt.b32", codes, other, other, "0x1010")
-        t.op("mov.b32", other, "0")
-        for pair, code in enumerate(self.codes):
-            t.op("add.s16x2", code, code, (low, high)[pair & 1])
-            t.op("max.s16x2", code, code, other)
+        self._by_codes()
         t.op("bra.uni", t.label("settled"))
         t.place("from_scores")
+        self._from_scores()
+
+    def _by_codes(self) -> None:
+        """Lowers the block's codes by as many as the largest one is too high."""
+        t = self.t
+        low, high, grown, zero = self.y
+        t.op("mov.b32", zero, both(TOP_CODE))
+        t.op("max.u16x2", grown, grown, zero)
+        t.op("sub.u32", grown, grown, zero)
+        t.op("and.b32", low, grown, "0xffff")
+        t.op("shr.u32", high, grown, "16")
+        octaves = self.x[0]
+        for row, codes in enumerate((low, high)):
+            t.op("cvt.rn.f32.u32", octaves, codes)
+            t.op("fma.rn.f32", self.offset[row], octaves, hexadecimal(-CODE_UNIT), self.offset[row])
+            t.op("mul.rn.f32", octaves, octaves, hexadecimal(-1.0 / CODES_PER_OCTAVE))
+            t.op("ex2.approx.ftz.f32", self.factor[row], octaves)
+            t.op("neg.s32", codes, codes)
+            t.op("prmt.b32", codes, codes, codes, "0x1010")
+        t.op("mov.b32", zero, "0")
+        for pair, code in enumerate(self.codes):
+            t.op("add.s16x2", code, code, (low, high)[pair & 1])
+            t.op("max.s16x2", code, code, zero)
+
+    def _from_scores(self) -> None:
+        """Codes anew, with the largest score at the top code exactly."""
+        t = self.t
         for row in range(ROWS_A_LANE):
-            before, maximum = self.factor[row], self.x[1]
+            self.maximum_of(row)
+        for row in range(ROWS_A_LANE):
+            before = self.factor[row]
             t.op("mov.f32", before, self.offset[row])
-            self.maximum_of(row, maximum)
-            t.op("mov.b32", low, maximum)
-            self.offset_of(row, low, TOP_CODE * CODE_UNIT)
+            self.offset_of(row, self.maximum[row], TOP_CODE * CODE_UNIT)
             t.op("min.f32", self.offset[row], self.offset[row], before)
             t.op("sub.rn.f32", before, self.offset[row], before)
             t.op("mul.rn.f32", before, before, hexadecimal(OCTAVES_A_UNIT))
@@ -195,7 +221,6 @@ class Exact(Softmax):
         super().__init__(t, at)
         self.codes = t.registers("b32", "code", SCORES // 4)
         self.halves = t.registers("b16", "half", 4)
-        self.maximum = t.registers("f32", "maximum", ROWS_A_LANE)
 
     def enter(self) -> None:
         """Codes of the P at hand."""
@@ -219,9 +244,10 @@ class Exact(Softmax):
     def block(self) -> None:
         """Codes of a block from its scores, and `grew` with its factors."""
         t, at = self.t, self.at
+        for row in range(ROWS_A_LANE):
+            self.maximum_of(row)
         for row, before in enumerate(at.row_max):
             maximum, step = self.maximum[row], self.x[0]
-            self.maximum_of(row, maximum)
             t.op("max.f32", maximum, maximum, before)
             self.offset_of(row, maximum, EXACT_OCTAVES)
             t.op("sub.rn.f32", step, before, maximum)
