@@ -7,8 +7,8 @@ so that one conversion of two scores rounds, clamps below at 0 and packs.
 Whether a block exceeds the reference shows in its largest code, which packed maxima find in a
 quarter of the time that maxima over scores take. If it does, the reference moves up. In a row that
 few keys make up, the largest one must get the top code exactly: its rounding would be the row's
-error. That takes the scores again. Where many keys share the row, the reference moves by whole
-codes, and codes are lowered by subtracting integers: up to 2,047 the bits are the code.
+error. That takes the scores again. Where many keys share the row, it moves by whole codes and an
+octave further than it must, so that it moves seldom, and codes are lowered by subtracting integers.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ CODE_UNIT = 2.0**-24  # the smallest float16 subnormal
 OCTAVES_A_UNIT = 1 / (CODES_PER_OCTAVE * CODE_UNIT)
 ONE = hexadecimal(1.0)
 LANES = "0xffffffff"
-NOT_A_CODE = 0xF800  # bits of a float16 that is NaN or from 2,048 codes on
-FLAT = 4 * 448.0  # a row's sum from which on its largest key has no more than a fifth of it
+HEADROOM = CODES_PER_OCTAVE  # codes: a flat row's reference moves an octave further than it must
+FAR = TOP_CODE + HEADROOM  # the largest code by which a flat row's reference may move
+FLAT = 16 * 448.0  # a row's sum from which on no key up to the reference has more than a 17th of it
 QUAD = ("1", "2")  # lanes that share a row, by exclusive or
 
 
@@ -98,9 +99,11 @@ class Lean(Softmax):
         self.codes = at.p
         self.top = t.registers("b32", "top", ROWS_A_LANE)
         self.y = t.registers("b32", "y", 4)
+        self.headroom = t.register("b32", "headroom")
 
     def enter(self) -> None:
         """Offsets of the reference."""
+        self.t.op("mov.b32", self.headroom, both(HEADROOM))
         for row, maximum in enumerate(self.at.row_max):
             self.offset_of(row, maximum, TOP_CODE * CODE_UNIT)
 
@@ -165,7 +168,8 @@ class Lean(Softmax):
         for lanes in QUAD:
             t.op("shfl.sync.bfly.b32", other, grown, lanes, "0x1f", LANES)
             t.op("max.u16x2", grown, grown, other)
-        t.op("and.b32", other, grown, both(NOT_A_CODE))
+        t.op("add.u32", other, grown, both(0x8000 - FAR - 1))
+        t.op("and.b32", other, other, both(0x8000))
         t.op("setp.ne.u32", self.some, other, "0")
         for total in self.row_sum:
             t.op("setp.lt.or.f32", self.some, total, hexadecimal(FLAT), self.some)
@@ -177,12 +181,19 @@ class Lean(Softmax):
         self._from_scores()
 
     def _by_codes(self) -> None:
-        """Lowers the block's codes by as many as the largest one is too high."""
+        """Lowers the block's codes by as many as the largest one is too high, and by the headroom:
+        the first time in all rows, then in those that exceeded it."""
         t = self.t
         low, high, grown, zero = self.y
         t.op("mov.b32", zero, both(TOP_CODE))
         t.op("max.u16x2", grown, grown, zero)
         t.op("sub.u32", grown, grown, zero)
+        t.op("shl.b32", high, grown, str(HEADROOM.bit_length() - 1))  # 0, or HEADROOM and more
+        t.op("mov.b32", low, both(HEADROOM))
+        t.op("min.u16x2", high, high, low)
+        t.op("max.u16x2", high, high, self.headroom)
+        t.op("add.u32", grown, grown, high)
+        t.op("mov.b32", self.headroom, "0")
         t.op("and.b32", low, grown, "0xffff")
         t.op("shr.u32", high, grown, "16")
         octaves = self.x[0]
