@@ -5,6 +5,6 @@ nothing here schedules; what a loop decides is which instructions there are and 
 matrix products and barriers stand.
 """
 
-from asm_overrides.ptx.text import Text, hexadecimal
+from asm_overrides.ptx.text import Text, hexadecimal, vector
 
-__all__ = ["Text", "hexadecimal"]
+__all__ = ["Text", "hexadecimal", "vector"]

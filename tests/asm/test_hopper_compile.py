@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.asm import sass
-from zyfa_triton.kernels.hopper.launch import _registers_suffice
+from zyfa_triton.kernels.hopper.launch import registers_suffice
 
 BINARIES = "backends/nvidia/bin"
 
@@ -36,7 +36,7 @@ class Variant(NamedTuple):
 
 
 # the order that is the default with this Triton
-LEAN = Variant(overlap=_registers_suffice())
+LEAN = Variant(overlap=registers_suffice())
 VARIANTS = [
     LEAN,
     LEAN._replace(causal=False, pack=8, out="fp32"),

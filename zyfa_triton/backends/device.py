@@ -157,7 +157,8 @@ def run_quantising(
     serving = [each for each in QUANTISING.values() if each.target == arch.name]
     if not serving or tuning.is_wanted(key):
         return False, None
-    codes = {"q_ptr": q.new_empty(0), "k_ptr": q.new_empty(0)}  # its own, and so well placed
+    # its own, and so well placed; in one part each
+    codes = {"q_ptr": q.new_empty(0), "k_ptr": q.new_empty(0), "k_rope_ptr": None}
     config = tuning.select(kernel, problem, key, codes, lambda: tuning.resolve(key))
     family = QUANTISING.get(tuning.kernel_of(config))
     if family is None:

@@ -9,10 +9,11 @@ from zyfa_triton.splice.gfx950.recipe import Input, LoopRecipe, Output
 from zyfa_triton.splice.hook import fallback_reason, install, uninstall, use
 from zyfa_triton.splice.recipe import Recipe
 from zyfa_triton.splice.sm90.layout import MmaLayout
-from zyfa_triton.splice.sm90.recipe import Carried, Names, PtxInput, PtxRecipe
+from zyfa_triton.splice.sm90.recipe import Carried, Given, Names, PtxInput, PtxRecipe
 
 __all__ = [
     "Carried",
+    "Given",
     "Input",
     "LoopRecipe",
     "MatrixLayout",

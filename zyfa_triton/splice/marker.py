@@ -2,7 +2,7 @@
 
 A kernel takes `LOOP: tl.constexpr = ""` and passes the upper bound of its (last) loop through
 `marked_bound`, together with the scalars that a replacement needs; a Gluon kernel says by `located`
-where its shared memory lies. With LOOP == "" neither must be reached, so that nothing changes.
+where its shared memory lies and by `handed` which tensors the loop only reads. With LOOP == "" none must be reached, so that nothing changes.
 With another value the bound comes out as it went in: the assembly gains comments, and the source
 stays specification and fallback. Both work in Triton and in Gluon kernels.
 """
@@ -11,10 +11,10 @@ from typing import Any
 
 from triton.language import core
 
-from zyfa_triton.splice.markers import LOCATION, MARK
+from zyfa_triton.splice.markers import LOCATION, MARK, TENSOR
 
 _COMMENT = {"hip": "; ", "cuda": "// "}  # Triton's names of its back ends
-_WIDE = 64
+_NARROW, _WIDE = 32, 64  # bits of a register
 
 
 @core.builtin
@@ -61,3 +61,19 @@ def located(LOOP: Any, NAME: Any, memory: Any, _semantic: Any = None) -> None:
         [_semantic.to_tensor(0)], core.int32, False, 1, _semantic=_semantic,
     )  # fmt: skip
     memory._keep_alive(_semantic=_semantic)  # names the memory in the IR; no instruction
+
+
+@core.builtin
+def handed(LOOP: Any, NAME: Any, tensor: Any, _semantic: Any = None) -> None:
+    """Hands a tensor that the loop does not change to the text of a marked loop below, by name.
+
+    LOOP: as for `marked_bound`. NAME: one of the recipe's `given`. tensor: its registers are handed
+    over as they are, whatever its layout; elements of 16 and 8 bits are packed.
+    """
+    loop, name = core._unwrap_if_constexpr(LOOP), core._unwrap_if_constexpr(NAME)
+    pack = max(1, _NARROW // tensor.dtype.primitive_bitwidth)
+    letter = "f" if pack == 1 and tensor.dtype.is_floating() else "r"
+    core.inline_asm_elementwise(
+        f"{_COMMENT[_semantic.builder.options.backend_name]}{TENSOR}{loop} {name}",
+        f"={letter},{letter}", [tensor], tensor.dtype, False, pack, _semantic=_semantic,
+    )  # fmt: skip

@@ -14,6 +14,7 @@ from zyfa_triton.splice.errors import require
 
 MARK = "@splice "
 LOCATION = "@splice-at "
+TENSOR = "@splice-given "
 SEPARATOR = "__"  # between a recipe's name and the digest; names hold no double underscore
 _MARK = re.compile(
     r"^[ \t]*(?P<result>%[\w$.-]+) = tt\.elementwise_inline_asm \"(?:;|//) @splice (?P<loop>\w+)\" "
@@ -22,6 +23,11 @@ _MARK = re.compile(
 _LOCATION = re.compile(
     r"^[ \t]*%[\w$.-]+ = tt\.elementwise_inline_asm "
     r"\"(?:;|//) @splice-at (?P<loop>\w+) (?P<name>\w+)\""
+)
+_TENSOR = re.compile(
+    r"^[ \t]*%[\w$.-]+ = tt\.elementwise_inline_asm "
+    r"\"(?:;|//) @splice-given (?P<loop>\w+) (?P<name>\w+)\" \{.*?\} "
+    r"(?P<value>%[\w$.#-]+) : (?P<type>tensor<.*>) -> tensor<"
 )
 _KEPT = re.compile(
     r"^[ \t]*ttg\.local_dealloc (?P<value>%[\w$.-]+) : (?P<type>!ttg\.memdesc<.*?>)(?: loc|$)"
@@ -60,6 +66,18 @@ class Location:
     scope: int
 
 
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that `marker.handed` names: the value and its type. line: the one that says so."""
+
+    loop: str
+    name: str
+    value: str
+    type: str
+    line: int
+    scope: int
+
+
 def scopes(lines: Sequence[str]) -> list[int]:
     """Number of the scope that each line of a module lies in; 0 is outside of all functions."""
     found, open_scopes, count = [], [(0, "")], 0
@@ -76,7 +94,7 @@ def scopes(lines: Sequence[str]) -> list[int]:
 
 def has_mark(text: str) -> bool:
     """Whether a module's text holds a mark at all, readable or not."""
-    return MARK in text or LOCATION in text
+    return any(sign in text for sign in (MARK, LOCATION, TENSOR))
 
 
 def read_marks(text: str) -> list[Mark]:
@@ -137,15 +155,34 @@ def read_locations(text: str) -> list[Location]:
     return found
 
 
+def read_tensors(text: str) -> list[Tensor]:
+    """What `marker.handed` says in a module, in order.
+
+    Raises:
+        SpliceError: something that is not of its form.
+    """
+    lines = text.split("\n")
+    scope_of = scopes(lines)
+    matches = ((number, _TENSOR.match(line)) for number, line in enumerate(lines))
+    found = [
+        Tensor(one["loop"], one["name"], one["value"], one["type"], number, scope_of[number])
+        for number, one in matches
+        if one is not None
+    ]
+    require(len(found) == text.count(TENSOR), "a mark that is not of handed's form")
+    return found
+
+
 def without_marks(text: str) -> str:
     """The module without marks: what it would be, had the kernel been compiled with LOOP == ""."""
-    marks, locations = read_marks(text), read_locations(text)
+    marks, locations, tensors = read_marks(text), read_locations(text), read_tensors(text)
     lines = text.split("\n")
     scope_of = scopes(lines)
     for mark in reversed(marks):  # a bound may be another mark's result
         replace_value(lines, scope_of, mark.scope, mark.result, mark.operands[0])
     dropped = {mark.line for mark in marks}
     dropped |= {line for location in locations for line in location.lines}
+    dropped |= {tensor.line for tensor in tensors}
     kept = (line for number, line in enumerate(lines) if number not in dropped)
     return "\n".join(kept)
 

@@ -15,10 +15,10 @@ no wait. Nothing is under way where the loop jumps back: ptxas would serialise t
 
 from __future__ import annotations
 
-from asm_overrides.ptx import Text, barrier, hexadecimal, matrix
+from asm_overrides.ptx import Text, barrier, matrix
 from asm_overrides.recipes.attention_sm90.parameters import ROWS_A_LANE, Interface, Parameters
 from asm_overrides.recipes.attention_sm90.products import Products
-from asm_overrides.recipes.attention_sm90.softmax import ONE, Exact, Lean
+from asm_overrides.recipes.attention_sm90.softmax import ONE, Exact, Lean, row_of
 
 BARRIER_BYTES = "8"
 SUMS = 4  # registers of eight columns of ones: each row's sum twice
@@ -68,6 +68,9 @@ class _Loop:
         t.op("setp.eq.u32", self.once, self.lane, "0")
         for row in range(ROWS_A_LANE):
             t.op("mul.rn.f32", self.row_sum[row], at.acc_l[2 * row], at.alpha[row])
+        if not self.p.referred:
+            for index, value in enumerate(at.acc_o):
+                t.op("mul.rn.f32", value, value, at.alpha[row_of(index)])
         self._look()
 
     def _leave(self) -> None:
@@ -83,10 +86,8 @@ class _Loop:
         barrier.wait(t, "k", self.k_there, self.k_barrier, at.k_phase)
         self.products.scores(softmax.s)
         softmax.into_operand()
-        for register in self.sums:
-            t.op("mov.f32", register, hexadecimal(0.0))
         barrier.wait(t, "v", self.v_there, self.v_barrier, at.v_phase)
-        self.products.output([*at.acc_o, *self.sums], softmax.operand)
+        self.products.output(at.acc_o, self.sums, softmax.operand)
         t.op("mad.lo.u32", self.used, at.k_slot, BARRIER_BYTES, at.used)
         self._advance()
         matrix.wait(t, 1)

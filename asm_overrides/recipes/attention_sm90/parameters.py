@@ -19,17 +19,24 @@ class Parameters:
     """One variant of the loop.
 
     headdim: of q and k, 128 or 192. p_mode: "lean" or "exact". stages: places of the rings, 2 to 8.
+    ones: where those for the row sum are: "behind" each tile of V^T, so that one product takes both
+    (16 cycles a block more), or "apart", in a product of its own (54; measured on an H200).
+    referred: whether acc_o comes referred to row_max, or still to be multiplied by alpha.
     """
 
     headdim: int = 128
     p_mode: Literal["lean", "exact"] = "lean"
     stages: int = 5
+    ones: Literal["behind", "apart"] = "behind"
+    referred: bool = True
 
     def __post_init__(self) -> None:
         for name, accepted in {
             "headdim": (128, 192),
             "p_mode": ("lean", "exact"),
             "stages": tuple(range(2, 9)),
+            "ones": ("behind", "apart"),
+            "referred": (True, False),
         }.items():
             if getattr(self, name) not in accepted:
                 raise ValueError(f"{name}: got {getattr(self, name)!r}; accepted: {accepted}")
@@ -37,7 +44,7 @@ class Parameters:
     @property
     def name(self) -> str:
         """Name that tells variants apart."""
-        return f"attention_sm90_d{self.headdim}_{self.p_mode}_s{self.stages}"
+        return f"attention_sm90_d{self.headdim}_{self.p_mode}_s{self.stages}_{self.ones}{'' if self.referred else '_late'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +55,12 @@ class Interface:
     codes times 2^-24 (lean) or octaves (exact), and octaves, of a raw score. q: A operands of the
     head dim, 4 registers for each 32 columns. Addresses (b32): k_first, k_rest (None for head dim
     128), values: rings of tiles, each with its rows of 128 (k_rest: 64) swizzled bytes; values holds
-    V^T and behind each tile's 128 rows 8 of ones. k_full, v_full, used: rings of barriers.
+    V^T, with 8 rows of ones behind each tile's 128 unless they are apart, at `ones`. k_full,
+    v_full, used: rings of barriers.
 
     Read and written: k_slot, k_phase, v_slot, v_phase (s32): places of the next block of K and of
     the block of V whose P is at hand. p: that P: float16 pairs whose bits are codes (lean, 32), or
-    float32 (exact, 64). acc_o (f32, 64), referred to row_max (2, raw scores); acc_l (4: each row's
+    float32 (exact, 64). acc_o (f32, 64), see `referred`; row_max (2, raw scores); acc_l (4: each row's
     sum twice), not yet multiplied by alpha (2). On leaving alpha is 1.
 
     The arrival at used[k_slot] of each warp counts once.
@@ -66,6 +74,7 @@ class Interface:
     k_first: str
     k_rest: str | None
     values: str
+    ones: str | None
     k_full: str
     v_full: str
     used: str

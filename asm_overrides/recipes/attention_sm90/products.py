@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asm_overrides.ptx import Text, matrix
+from asm_overrides.ptx import Text, hexadecimal, matrix
 from asm_overrides.recipes.attention_sm90.parameters import (
     BLOCK_N,
     HEADDIM_FIRST,
@@ -16,7 +16,6 @@ from asm_overrides.recipes.attention_sm90.parameters import (
 
 STEP = matrix.DEPTH // 16  # of a descriptor, for 32 bytes along a row
 FIRST_BYTES = BLOCK_N * HEADDIM_FIRST  # a place of the ring
-VALUE_BYTES = (HEADDIM_V + ONES_ROWS) * BLOCK_N
 
 
 class Products:
@@ -25,12 +24,14 @@ class Products:
     def __init__(self, t: Text, p: Parameters, at: Interface) -> None:
         self.t, self.at = t, at
         self.rest = p.headdim - HEADDIM_FIRST
+        self.has_ones_apart = p.ones == "apart"
         self.never = t.register("pred", "never")
         self.always = t.register("pred", "always")
         self.scratch = t.register("b32", "address")
         self.k = t.register("b64", "k_tiles")
         self.v = t.register("b64", "v_tiles")
         self.k_rest = t.register("b64", "k_rest_tiles") if self.rest else ""
+        self.ones = t.register("b64", "ones_tile") if self.has_ones_apart else ""
         self.here = t.register("b64", "tile")
         self.steps = t.registers("b64", "step", 4)
 
@@ -44,6 +45,9 @@ class Products:
         if self.rest:
             assert self.at.k_rest is not None
             matrix.describe(t, self.k_rest, self.at.k_rest, self.rest, self.scratch)
+        if self.has_ones_apart:
+            assert self.at.ones is not None
+            matrix.describe(t, self.ones, self.at.ones, BLOCK_N, self.scratch)
 
     def scores(self, s: Sequence[str]) -> None:
         """s = Q K^T for the block of K in place k_slot."""
@@ -54,11 +58,19 @@ class Products:
             self._along(s, self.at.q[16:], self.k_rest, tile, self.at.k_slot, self.always)
         matrix.commit(self.t)
 
-    def output(self, acc: Sequence[str], p: Sequence[str]) -> None:
-        """acc += P [V, ones] for the block of V in place v_slot."""
-        matrix.begin(self.t)
-        self._along(acc, p, self.v, VALUE_BYTES, self.at.v_slot, self.always)
-        matrix.commit(self.t)
+    def output(self, acc: Sequence[str], sums: Sequence[str], p: Sequence[str]) -> None:
+        """acc += P V for the block of V in place v_slot; sums = P ones."""
+        t = self.t
+        rows = HEADDIM_V
+        if not self.has_ones_apart:
+            acc, rows = [*acc, *sums], rows + ONES_ROWS
+            for register in sums:
+                t.op("mov.f32", register, hexadecimal(0.0))
+        matrix.begin(t)
+        self._along(acc, p, self.v, rows * BLOCK_N, self.at.v_slot, self.always)
+        if self.has_ones_apart:
+            self._along(sums, p, self.ones, 0, self.at.v_slot, self.never)
+        matrix.commit(t)
 
     def _along(
         self, result: Sequence[str], a: Sequence[str], ring: str, tile: int, slot: str, first: str

@@ -14,9 +14,8 @@ octave further than it must, so that it moves seldom, and codes are lowered by s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
-from asm_overrides.ptx import Text, hexadecimal
+from asm_overrides.ptx import Text, hexadecimal, vector
 from asm_overrides.recipes.attention_sm90.parameters import (
     ROWS_A_LANE,
     SCORES,
@@ -226,12 +225,16 @@ class Lean(Softmax):
 
 
 class Exact(Softmax):
-    """2^x of every score. The row's state is row_max."""
+    """2^x of every score. The row's state is row_max.
+
+    Codes wait as two a register and are joined to four only for the product: what the product reads
+    must not be what the next block's conversion writes.
+    """
 
     def __init__(self, t: Text, at: Interface) -> None:
         super().__init__(t, at)
-        self.codes = t.registers("b32", "code", SCORES // 4)
-        self.halves = t.registers("b16", "half", 4)
+        self.codes = t.registers("b32", "code", SCORES // 2)
+        self.half = t.register("b16", "half")
 
     def enter(self) -> None:
         """Codes of the P at hand."""
@@ -241,16 +244,13 @@ class Exact(Softmax):
         """The P at hand as float32, rounded."""
         t = self.t
         pair = t.register("b32", "pair")
-        low, high = self.halves[:2]
+        halves = t.registers("b16", "value", 2)
         for index, code in enumerate(self.codes):
-            group, row = divmod(index, ROWS_A_LANE)
-            t.op("mov.b32", "{" + f"{low}, {high}" + "}", code)
-            for part, half in enumerate((low, high)):
-                first = 8 * group + 4 * part + 2 * row
-                t.op("cvt.rn.f16x2.e4m3x2", pair, half)
-                t.op("mov.b32", "{" + f"{self.halves[2]}, {self.halves[3]}" + "}", pair)
-                for value, source in zip(self.at.p[first : first + 2], self.halves[2:], strict=True):
-                    t.op("cvt.f32.f16", value, source)
+            t.op("cvt.u16.u32", self.half, code)
+            t.op("cvt.rn.f16x2.e4m3x2", pair, self.half)
+            t.op("mov.b32", vector(halves), pair)
+            for value, source in zip(self.at.p[2 * index :][:2], halves, strict=True):
+                t.op("cvt.f32.f16", value, source)
 
     def block(self) -> None:
         """Codes of a block from its scores, and `grew` with its factors."""
@@ -274,16 +274,16 @@ class Exact(Softmax):
         self._round(self.s)
 
     def into_operand(self) -> None:
-        """The A operand: the codes, out of the way of the next block's."""
-        for target, code in zip(self.operand, self.codes, strict=True):
-            self.t.op("mov.b32", target, code)
+        """The A operand: four columns of a row from two pairs."""
+        for group in range(SCORES // 8):
+            for row in range(ROWS_A_LANE):
+                low = self.codes[4 * group + row]
+                high = self.codes[4 * group + row + 2]
+                self.t.op("prmt.b32", self.operand[2 * group + row], low, high, "0x5410")
 
     def _round(self, values: Sequence[str]) -> None:
         t = self.t
-        for group in range(SCORES // 8):
-            mine = values[8 * group :][:8]
-            for half, (low, high) in zip(self.halves, list(pairwise(mine))[::2], strict=True):
-                t.op("cvt.rn.satfinite.e4m3x2.f32", half, high, low)
-            for row in range(ROWS_A_LANE):
-                joined = "{" + f"{self.halves[row]}, {self.halves[row + 2]}" + "}"
-                t.op("mov.b32", self.codes[2 * group + row], joined)
+        for index, code in enumerate(self.codes):
+            low, high = values[2 * index :][:2]
+            t.op("cvt.rn.satfinite.e4m3x2.f32", self.half, high, low)
+            t.op("cvt.u32.u16", code, self.half)

@@ -27,7 +27,8 @@ from zyfa_triton.kernels.hopper.softmax import (
     rescaled,
     still_read,
 )
-from zyfa_triton.kernels.hopper.values import ones_of, values
+from zyfa_triton.kernels.hopper.values import BEHIND, values
+from zyfa_triton.splice.marker import handed, located, marked_bound
 
 LN_2 = gl.constexpr(0.6931471805599453)
 
@@ -58,7 +59,7 @@ def _next_block(
     The scores come first in the matrix unit, so that their softmax runs under the product.
     """
     _, _, k_full, v_full, used, _, _ = barriers
-    _, _, ks_first, ks_rest, vs = rings
+    _, _, ks_first, ks_rest, vs, ones = rings
     k_slot, k_phase, v_slot, v_phase = slots
     acc_o, acc_l, l_i, m_i = state
     O_LAYOUT: gl.constexpr = acc_o.type.layout
@@ -73,7 +74,7 @@ def _next_block(
     v = values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
     acc_o = warpgroup_mma(a, v, acc_o, is_async=True)
     if IS_FP8:
-        block_l = warpgroup_mma(a, ones_of(vs, HEAD_DIM_V), zero_l, use_acc=False, is_async=True)
+        block_l = warpgroup_mma(a, ones.permute((1, 0)), zero_l, use_acc=False, is_async=True)
     if OVERLAP:  # acc_o is under way until it is rescaled, which waits
         s, acc_o = warpgroup_mma_wait(2 if IS_FP8 else 1, deps=[s, acc_o])
     else:
@@ -143,11 +144,11 @@ def consume(
     w: gl.constexpr, rings, barriers, tiles, outputs, order,
     IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    OVERLAP: gl.constexpr,
+    OVERLAP: gl.constexpr, LOOP: gl.constexpr,
 ):  # fmt: skip
     """A computing warpgroup's program, rows w * 64 on of each tile. Arguments: see `forward`."""
     q_full, q_empty, k_full, v_full, used, tile_full, tile_empty = barriers
-    qs_first, qs_rest, ks_first, ks_rest, vs = rings
+    qs_first, qs_rest, ks_first, ks_rest, vs, ones = rings
     _, _, _, heads_a_batch, _, seqlen_q, seqlen_k = order
     ROWS: gl.constexpr = 64 // PACK  # positions of this warpgroup
     DEPTH: gl.constexpr = 32 if IS_FP8 else 16
@@ -162,6 +163,16 @@ def consume(
     L_ROW: gl.constexpr = gl.SliceLayout(1, L_LAYOUT)
     zero_s = gl.full([64, BLOCK_N], 0.0, gl.float32, S_LAYOUT)
     zero_l = gl.full([64, 8], 0.0, gl.float32, L_LAYOUT)
+    if LOOP != "":
+        located(LOOP, "k_first", ks_first)
+        if HEAD_DIM > 128:
+            located(LOOP, "k_rest", ks_rest)
+        located(LOOP, "values", vs)
+        if not BEHIND:
+            located(LOOP, "ones", ones)
+        located(LOOP, "k_full", k_full)
+        located(LOOP, "v_full", v_full)
+        located(LOOP, "used", used)
     rows = gl.arange(0, 64, ROW)
     number = 0
     k_slot = 0
@@ -225,7 +236,13 @@ def consume(
                 True, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP,
             )  # fmt: skip
         # the code of masks lies outside this loop: it would crowd the instruction cache
-        for _ in range(masked_blocks, blocks):
+        end = blocks
+        if LOOP != "":
+            handed(LOOP, "q_first", q_first)
+            if HEAD_DIM > 128:
+                handed(LOOP, "q_rest", q_rest)
+            end = marked_bound(LOOP, end, (multiplier, scale_log2))
+        for _ in range(masked_blocks, end):
             slots, state, p, sums, alpha = _next_block(
                 q_first, q_rest, rings, barriers, slots, state, p, sums, alpha, last_key,
                 first_last, multiplier, scale_log2, zero_s, zero_l,
@@ -242,9 +259,7 @@ def consume(
         v = values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
         acc_o = warpgroup_mma(a, v, acc_o, is_async=True)
         if IS_FP8:
-            block_l = warpgroup_mma(
-                a, ones_of(vs, HEAD_DIM_V), zero_l, use_acc=False, is_async=True
-            )
+            block_l = warpgroup_mma(a, ones.permute((1, 0)), zero_l, use_acc=False, is_async=True)
             acc_o, block_l = warpgroup_mma_wait(0, deps=[acc_o, block_l])
             l_alpha = gl.expand_dims(gl.convert_layout(alpha, L_ROW), 1)
             # the eight columns are equal

@@ -12,7 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from zyfa_triton.kernels.hopper.consumer import consume
 from zyfa_triton.kernels.hopper.producer import FACTS, TILES, WARPS, produce
-from zyfa_triton.kernels.hopper.values import values_with_ones
+from zyfa_triton.kernels.hopper.values import values_and_ones
 
 _UNSPECIALIZED = [
     "stride_qdb", "stride_qdh", "stride_kdb", "stride_kdh", "stride_vdb", "stride_vdh",
@@ -45,6 +45,7 @@ def hopper_attention_forward(
     IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     OVERLAP: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    LOOP: gl.constexpr = "",
 ):  # fmt: skip
     """O = softmax(softmax_scale * Q K^T) V; P as in `numerics` without a scaled matrix product.
 
@@ -57,6 +58,8 @@ def hopper_attention_forward(
     lse_ptr: float32 (batch, nheads, seqlen_q) contiguous, or None. Descales: float32 (batch,
     nheads_k) with strides, or None. counter_ptr: int32, zero.
     OVERLAP: the softmax of a block lies beside P V of the one before, see `ptx.rescaled`.
+    LOOP: "" for the loop of `consumer` over blocks that need no mask, or what
+    `zyfa_triton.splice.use` returned: a recipe that takes its place.
     softmax_scale_log2: softmax_scale * log2(e). heads: batch * nheads / PACK, heads_a_batch: nheads
     / PACK; m_blocks: row tiles of a head.
     """
@@ -69,10 +72,11 @@ def hopper_attention_forward(
         qs_rest = qs_first
         ks_rest = ks_first
     if IS_FP8:
-        vs = values_with_ones(HEAD_DIM_V, BLOCK_N, STAGES)
+        vs, ones = values_and_ones(v, HEAD_DIM_V, BLOCK_N, STAGES)
     else:
         vs = _ring(v, STAGES)
-    rings = (qs_first, qs_rest, ks_first, ks_rest, vs)
+        ones = vs  # not used
+    rings = (qs_first, qs_rest, ks_first, ks_rest, vs, ones)
     tiles = gl.allocate_shared_memory(gl.int32, [TILES * FACTS, 1], mbarrier.MBarrierLayout())
     barriers = (
         _barriers(2, 1), _barriers(2, 1), _barriers(STAGES, 1), _barriers(STAGES, 1),
@@ -88,9 +92,9 @@ def hopper_attention_forward(
     gl.warp_specialize(
         [
             (consume, (0, rings, barriers, tiles, outputs, order, IS_FP8, P_MODE,
-                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP)),
+                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP, LOOP)),
             (consume, (1, rings, barriers, tiles, outputs, order, IS_FP8, P_MODE,
-                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP)),
+                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP, LOOP)),
             (produce, (q_first, q_rest, k_first, k_rest, v, rings, barriers, tiles, counter_ptr,
                        scales, order, IS_FP8, IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N,
                        STAGES)),

@@ -15,13 +15,21 @@ from zyfa_triton.splice.errors import require
 from zyfa_triton.splice.markers import (
     Location,
     Mark,
+    Tensor,
     read_locations,
     read_marks,
+    read_tensors,
     replace_value,
     scopes,
 )
 from zyfa_triton.splice.sm90.layout import MmaLayout, mma_layouts, tensor_layout
-from zyfa_triton.splice.sm90.recipe import ELEMENT_BITS, REGISTER_BITS, Carried, PtxRecipe
+from zyfa_triton.splice.sm90.recipe import (
+    ELEMENT_BITS,
+    REGISTER_BITS,
+    Carried,
+    Given,
+    PtxRecipe,
+)
 from zyfa_triton.splice.ttgir import SHARED_EFFECTS, For, constant, loops, operations
 
 BODY = "// @splice-body"
@@ -45,7 +53,7 @@ class Place:
     layouts: dict[str, MmaLayout]
 
     def register(self, kind: str, name: str, index: int | None = None) -> str:
-        """Name of a PTX register. kind: `c` carried, `i` input or bound, `m` memory."""
+        """Name of a PTX register. kind: `c` carried, `g` given, `i` input or bound, `m` memory."""
         return f"zy{self.number}{kind}_{name}" + ("" if index is None else f"_{index}")
 
 
@@ -55,7 +63,7 @@ def cut_loops(ttgir: str, recipe: PtxRecipe) -> tuple[str, list[Place]]:
     Raises:
         SpliceError: a marked loop is not what the recipe implements.
     """
-    marks, locations = read_marks(ttgir), read_locations(ttgir)
+    marks, locations, tensors = read_marks(ttgir), read_locations(ttgir), read_tensors(ttgir)
     require(marks, "no marked loop is left in Triton's GPU IR")
     layouts = mma_layouts(ttgir)
     lines = ttgir.split("\n")
@@ -68,7 +76,8 @@ def cut_loops(ttgir: str, recipe: PtxRecipe) -> tuple[str, list[Place]]:
         _check_operations(lines, loop, recipe)
         place = Place(number, _layouts(loop, recipe, layouts))
         places.append(place)
-        texts.append(_replacement(place, mark, loop, recipe, _memory(locations, mark, recipe)))
+        memory, given = _memory(locations, mark, recipe), _given(tensors, mark, recipe)
+        texts.append(_replacement(place, mark, loop, recipe, memory, given))
     replaced: list[str] = []
     for mark, loop, text, place in zip(marks, found, texts, places, strict=True):
         for index in range(len(recipe.carried)):
@@ -81,6 +90,8 @@ def cut_loops(ttgir: str, recipe: PtxRecipe) -> tuple[str, list[Place]]:
     for location in locations:
         for line in location.lines:
             lines[line] = ""
+    for tensor in tensors:
+        lines[tensor.line] = ""
     replaced = [line for line in lines if line]
     return "\n".join(replaced) + "\n", places
 
@@ -189,11 +200,34 @@ def _memory(locations: Sequence[Location], mark: Mark, recipe: PtxRecipe) -> lis
     return found
 
 
+def _given(tensors: Sequence[Tensor], mark: Mark, recipe: PtxRecipe) -> list[Tensor]:
+    """The closest tensor above the mark for each that the recipe is given."""
+    found = []
+    for one in recipe.given:
+        above = [
+            tensor
+            for tensor in tensors
+            if (tensor.name, tensor.loop, tensor.scope) == (one.name, mark.loop, mark.scope)
+            and tensor.line < mark.line
+        ]
+        require(above, f"{recipe.name} needs {one.name}, which is handed over nowhere above")
+        element = above[-1].type.removeprefix("tensor<").partition(",")[0].rpartition("x")[2]
+        require(
+            element == one.element,
+            f"{one.name} is {above[-1].type}, {recipe.name} takes {one.element}",
+        )
+        found.append(above[-1])
+    return found
+
+
 def _replacement(
-    place: Place, mark: Mark, loop: For, recipe: PtxRecipe, memory: Sequence[Location]
-) -> list[str]:
+    place: Place, mark: Mark, loop: For, recipe: PtxRecipe, memory: Sequence[Location],
+    given: Sequence[Tensor],
+) -> list[str]:  # fmt: skip
     """IR lines in place of a loop."""
     lines = []
+    for index, (tensor, value) in enumerate(zip(recipe.given, given, strict=True)):
+        lines.append(_copy(place, tensor, value.value, value.type, f"given{index}", True))
     for index, one in enumerate(recipe.carried):
         lines.append(_copy(place, one, loop.inits[index], loop.types[index], f"in{index}", True))
     lines += _body(place, mark, loop, recipe, memory)
@@ -207,7 +241,9 @@ def _result(place: Place, index: int) -> str:
     return f"%splice{place.number}_out{index}"
 
 
-def _copy(place: Place, one: Carried, value: str, kind: str, result: str, goes_in: bool) -> str:
+def _copy(
+    place: Place, one: Carried | Given, value: str, kind: str, result: str, goes_in: bool
+) -> str:
     """Inline assembly between a value's registers and the named ones.
 
     An operation on elements needs an operand and a result: going in, the result is written by
@@ -217,7 +253,7 @@ def _copy(place: Place, one: Carried, value: str, kind: str, result: str, goes_i
     letter = "f" if one.element == "f32" else "r"
     moves = []
     for index in range(count):
-        named = place.register("c", one.name, index)
+        named = place.register("c" if isinstance(one, Carried) else "g", one.name, index)
         moves.append(
             f"mov.b32 {named}, ${count + index};" if goes_in else f"mov.b32 ${index}, {named};"
         )

@@ -56,8 +56,9 @@ def _with_text(ptx: str, recipe: PtxRecipe, place: Place) -> str:
     require(functions, "PTX holds no function round the loop")
     start = functions[-1]
     declared = "".join(
-        f"\t.reg .b32 {place.register('c', one.name)}_<{one.registers}>;\n"
-        for one in recipe.carried
+        f"\t.reg .b32 {place.register(kind, one.name)}_<{one.registers}>;\n"
+        for kind, some in (("c", recipe.carried), ("g", recipe.given))
+        for one in some
     )
     return ptx[:start] + declared + ptx[start:]
 
@@ -79,6 +80,10 @@ def _names(recipe: PtxRecipe, place: Place) -> Names:
         upper=place.register("i", "upper"),
         inputs={one.name: place.register("i", one.name) for one in recipe.inputs},
         memory={name: place.register("m", name) for name in recipe.memory},
+        given={
+            one.name: tuple(place.register("g", one.name, index) for index in range(one.registers))
+            for one in recipe.given
+        },
         carried={
             one.name: tuple(place.register("c", one.name, index) for index in range(one.registers))
             for one in recipe.carried
@@ -90,9 +95,12 @@ def _names(recipe: PtxRecipe, place: Place) -> Names:
 def _check_pieces(ptx: str, recipe: PtxRecipe, place: Place, body: int) -> None:
     """Copies in, text, copies out: each once, in this order, with no jump between."""
     sides = []
-    for comment, side in ((COPY_IN, "into"), (COPY_OUT, "out of")):
+    for comment, side, copied in (
+        (COPY_IN, "into", [*recipe.given, *recipe.carried]),
+        (COPY_OUT, "out of", recipe.carried),
+    ):
         at = []
-        for one in recipe.carried:
+        for one in copied:
             pattern = rf"^[ \t]*{re.escape(comment)} {place.number} {one.name}$"
             found = [match.start() for match in re.finditer(pattern, ptx, re.MULTILINE)]
             require(

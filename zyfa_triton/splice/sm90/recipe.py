@@ -42,6 +42,16 @@ class Carried:
 
 
 @dataclass(frozen=True)
+class Given:
+    """A tensor that the loop reads, named by `marker.handed`. registers: of a lane, 32 bits each.
+    element: its type in Triton's IR, see `Carried`."""
+
+    name: str
+    registers: int
+    element: str
+
+
+@dataclass(frozen=True)
 class Names:
     """What a text may call by name; each of several copies of a loop has its own.
 
@@ -50,10 +60,10 @@ class Names:
         lower, upper: registers (.b32) with the loop's bounds.
         inputs: name -> register: .b32, .b64 for i64 and pointers.
         memory: name -> register (.b32) with the address in the window of shared memory.
-        carried: name -> registers (.b32), in the order of the lane's elements.
+        given, carried: name -> registers (.b32), in the order of the lane's elements.
         layouts: name of a carried tensor -> its layout.
 
-    All of these may be written. bounds, inputs and memory are copies; what stands in the carried
+    All of these may be written. bounds, inputs, memory and given are copies; what stands in the carried
     registers at the end is the loop's result.
     """
 
@@ -62,6 +72,7 @@ class Names:
     upper: str
     inputs: Mapping[str, str]
     memory: Mapping[str, str]
+    given: Mapping[str, tuple[str, ...]]
     carried: Mapping[str, tuple[str, ...]]
     layouts: Mapping[str, MmaLayout]
 
@@ -79,6 +90,7 @@ class PtxRecipe(Recipe):
         inputs: the operands of `marked_bound`, in order; the bounds come by themselves.
         carried: the loop's variables in the order in which Triton carries them.
         memory: names given by `marker.located`.
+        given: tensors named by `marker.handed`.
         requires: what must stand in the text, such as "wgmma.mma_async".
         maximum_registers: of a thread, for the kernel; None: what the hardware has.
         maximum_spill_bytes: of a thread, stored or loaded, for the kernel with the loop.
@@ -89,6 +101,7 @@ class PtxRecipe(Recipe):
     inputs: tuple[PtxInput, ...] = ()
     carried: tuple[Carried, ...]
     memory: tuple[str, ...] = ()
+    given: tuple[Given, ...] = ()
     requires: tuple[str, ...] = ()
     maximum_registers: int | None = None
     maximum_spill_bytes: int = 0
@@ -111,6 +124,7 @@ class PtxRecipe(Recipe):
             "inputs": [one.name for one in self.inputs],
             "carried": [one.name for one in self.carried],
             "memory": list(self.memory),
+            "given": [one.name for one in self.given],
         }
         for part, names in parts.items():
             for name in names:
@@ -140,6 +154,13 @@ class PtxRecipe(Recipe):
                 )
             if each.registers < 1 or (not each.shape and each.registers != 1):
                 raise self.wrong("carried", f"{each.name}: {each.registers} registers")
+        for tensor in self.given:
+            if tensor.element not in ELEMENT_BITS or tensor.registers < 1:
+                raise self.wrong(
+                    "given",
+                    f"{tensor.name}: {tensor.registers} registers of {tensor.element!r}; accepted "
+                    f"are one and more, of {list(ELEMENT_BITS)}",
+                )
         for limit in ("maximum_registers", "maximum_spill_bytes"):
             value = getattr(self, limit)
             if value is not None and value < 0:
