@@ -15,7 +15,7 @@ import asm_overrides
 from asm_overrides.recipes.attention_sm90 import Interface, Parameters, build
 from zyfa_triton import splice
 from zyfa_triton.kernels.hopper.values import BEHIND
-from zyfa_triton.splice import Carried, Given, Names, PtxInput, PtxRecipe
+from zyfa_triton.splice import Carried, Names, PtxInput, PtxRecipe, PtxTensor
 
 BLOCK_N = 128
 _LANE_OUTPUTS = 64  # registers of a lane for 64 rows and 128 columns
@@ -38,7 +38,7 @@ class HopperLoop(PtxRecipe):
     inputs: tuple[PtxInput, ...] = (PtxInput("multiplier", "f32"), PtxInput("scale_log2", "f32"))
     carried: tuple[Carried, ...] = field(init=False)
     memory: tuple[str, ...] = field(init=False)
-    given: tuple[Given, ...] = field(init=False)
+    tensors: tuple[PtxTensor, ...] = field(init=False)
     operations: Mapping[str, int] = field(init=False)
     step: int | None = 1
     requires: tuple[str, ...] = ("wgmma.mma_async",)
@@ -61,8 +61,10 @@ class HopperLoop(PtxRecipe):
         apart = () if BEHIND.value else ("ones",)
         object.__setattr__(self, "carried", carried)
         object.__setattr__(self, "memory", ("k_first", *rest, "values", *apart, *_BARRIERS))
-        q_rest = (Given("q_rest", 8, "f8E4M3FN"),) if has_rest else ()
-        object.__setattr__(self, "given", (Given("q_first", 16, "f8E4M3FN"), *q_rest))
+        q_rest = (PtxTensor("q_rest", 8, "f8E4M3FN", (64, 64)),) if has_rest else ()
+        object.__setattr__(
+            self, "tensors", (PtxTensor("q_first", 16, "f8E4M3FN", (64, 128)), *q_rest)
+        )
         object.__setattr__(self, "operations", _operations(has_rest))
         super().__post_init__()
 
@@ -81,7 +83,7 @@ class HopperLoop(PtxRecipe):
             last=names.upper,
             multiplier=names.inputs["multiplier"],
             scale_log2=names.inputs["scale_log2"],
-            q=[*names.given["q_first"], *names.given.get("q_rest", ())],
+            q=[*names.tensors["q_first"], *names.tensors.get("q_rest", ())],
             k_rest=memory.get("k_rest"),
             ones=memory.get("ones"),
             **{name: memory[name] for name in ("k_first", "values", *_BARRIERS)},
