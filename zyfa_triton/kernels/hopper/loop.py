@@ -86,9 +86,20 @@ class HopperLoop(PtxRecipe):
             q=[*names.tensors["q_first"], *names.tensors.get("q_rest", ())],
             k_rest=memory.get("k_rest"),
             ones=memory.get("ones"),
-            **{name: memory[name] for name in ("k_first", "values", *_BARRIERS)},
-            **{name: carried[name][0] for name in ("k_slot", "k_phase", "v_slot", "v_phase")},
-            **{name: carried[name] for name in ("p", "acc_o", "acc_l", "row_max", "alpha")},
+            k_first=memory["k_first"],
+            values=memory["values"],
+            k_full=memory["k_full"],
+            v_full=memory["v_full"],
+            used=memory["used"],
+            k_slot=carried["k_slot"][0],
+            k_phase=carried["k_phase"][0],
+            v_slot=carried["v_slot"][0],
+            v_phase=carried["v_phase"][0],
+            p=carried["p"],
+            acc_o=carried["acc_o"],
+            acc_l=carried["acc_l"],
+            row_max=carried["row_max"],
+            alpha=carried["alpha"],
         )
         return build(parameters, interface, names.label)
 
