@@ -156,8 +156,7 @@ def consume(
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM_V, DEPTH])
     L_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, DEPTH])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 4 if IS_FP8 else 2)
-    Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 4 if IS_FP8 else 2)
-    Q_IN_REGISTERS: gl.constexpr = IS_FP8 or HEAD_DIM == 128
+    Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 4)
     ROW: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
     O_ROW: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
     L_ROW: gl.constexpr = gl.SliceLayout(1, L_LAYOUT)
@@ -201,7 +200,7 @@ def consume(
         acc_o = gl.full([64, HEAD_DIM_V], 0.0, gl.float32, O_LAYOUT)
         acc_l = zero_l
         mbarrier.wait(q_full.index(w), number & 1)
-        if Q_IN_REGISTERS:
+        if IS_FP8:
             q_first = qs_first.index(w).reshape([64, 128]).load(Q_LAYOUT)
             q_rest = q_first
             if HEAD_DIM > 128:
@@ -216,7 +215,7 @@ def consume(
         s = warpgroup_mma_wait(0, deps=[s])
         # Only now: a barrier does not wait for loads from shared memory that are under way, and the
         # copies that follow an arrival do not wait for them either.
-        if Q_IN_REGISTERS:
+        if IS_FP8:
             mbarrier.arrive(q_empty.index(w))
         mbarrier.arrive(used.index(k_slot), count=WARPS)
         k_slot, k_phase = next_slot(k_slot, k_phase, STAGES)
@@ -250,7 +249,7 @@ def consume(
             )  # fmt: skip
         k_slot, k_phase, v_slot, v_phase = slots
         acc_o, acc_l, l_i, m_i = state
-        if not Q_IN_REGISTERS:
+        if not IS_FP8:
             mbarrier.arrive(q_empty.index(w))
         a = operand(p, IS_FP8, P_MODE, BLOCK_N, P_LAYOUT)
         if not OVERLAP:
