@@ -78,6 +78,7 @@ def compiled(it: Variant) -> Any:
         "IS_FP8": it.is_fp8, "P_MODE": it.p_mode, "IS_CAUSAL": it.causal, "PACK": it.pack,
         "HEAD_DIM": it.headdim, "HEAD_DIM_V": 128, "BLOCK_N": it.block_n, "STAGES": it.stages,
         "OVERLAP": it.overlap,
+        "LOOP": "",
         **_REGISTERS,
     }  # fmt: skip
     if rest:
