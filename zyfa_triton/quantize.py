@@ -5,8 +5,8 @@ agree:
 
 - A chunk is `CHUNK` rows of the sequence. Within it, row r of a tile of `ROWS` rows sums rows r, r
   + ROWS, ... in that order; the tile's rows are then added in halves. Chunks are added in order.
-  mean = sum / seqlen, but 0 for a channel whose mean is not below `MEAN_LIMIT` in magnitude (NaN and
-  infinite ones are not): a sum may leave float32's range though no element does, and below the
+  mean = sum / seqlen, but 0 for a channel whose mean is not below `MEAN_LIMIT` in magnitude (a NaN
+  or infinite one is not): a sum may leave float32's range though no element does, and below the
   limit x - mean is finite wherever x is.
 - amax is the largest |x - mean| in float32; a NaN or infinity in x makes it infinite.
 - descale = amax / 448, and codes are (x - mean) * (448 / amax), each rounded to nearest. amax below

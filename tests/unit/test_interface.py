@@ -300,7 +300,9 @@ def test_out_may_lie_between_the_inputs_of_a_packed_buffer() -> None:
 
 @pytest.mark.parametrize("subtracts", [None, True, False], ids=["default", "mean", "plain"])
 @pytest.mark.parametrize("granularity", ["head", "tensor"])
-def test_fp8_func_quantises_and_calls_the_fp8_path(granularity: str, subtracts: bool | None) -> None:
+def test_fp8_func_quantises_and_calls_the_fp8_path(
+    granularity: str, subtracts: bool | None
+) -> None:
     """By default without the mean of K, whose share the log-sum-exp gets back."""
     x = make_inputs(40, 50, batch=2, nheads=6)
     options: dict[str, Any] = {} if subtracts is None else {"subtract_k_mean": subtracts}

@@ -39,9 +39,7 @@ def _setup(problem: Problem, *, kernel: str, dtype: str, p_mode: str) -> Call | 
 
     def call(tensors: Tensors) -> Output:
         if dtype == "fp8" and problem.case.quantise:
-            out = flash_attn_fp8_func(
-                tensors.q, tensors.k, tensors.v, **QUANTISATION, **options
-            )
+            out = flash_attn_fp8_func(tensors.q, tensors.k, tensors.v, **QUANTISATION, **options)
         elif dtype == "fp8":
             q, k, v = tensors.codes()
             out = flash_attn_func(q, k, v, **tensors.descales(), **options)
