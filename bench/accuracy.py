@@ -180,8 +180,9 @@ Relative Frobenius error of the output, x1e-2, against fp64 attention on the sam
 The same outputs against fp64 attention on the bfloat16 inputs before quantisation, x1e-2. Rounding
 Q, K and V to e4m3 costs far more than rounding P. The last row has K's mean removed first, as
 `flash_attn_fp8_func` does by default. Where keys share a bias (prose4k_L0) everything depends on
-it. It can also cost: in layer 14 the key that gets most of the attention is nearly zero and so has
-hardly a rounding error, and without the mean it has that of any other key.
+it. It can also cost: in prose4k_L14 and code4k_L14 the key that gets most of the attention is
+nearly zero and so has hardly a rounding error; without the mean it has that of any other key, and
+the other keys have less.
 
 {original_inputs}
 

@@ -132,9 +132,9 @@ def flash_attn_fp8_func(
         granularity: one scale for each batch entry and key head ("head") or for the whole tensor
             ("tensor").
         subtract_k_mean: removes K's per-channel mean over the sequence before quantising. The
-            softmax does not change, and lse is corrected; a key bias then costs no precision
-            (docs/accuracy.md has what it costs otherwise). It is one more pass over K. Means of
-            2^100 and more are left in, see `quantize_fp8`.
+            softmax does not change, and lse is corrected; a key bias then costs no precision. It is
+            one more pass over K. docs/accuracy.md has errors with and without. Means of 2^100 and
+            more are left in, see `quantize_fp8`.
         Others: as in `flash_attn_func`.
     Returns:
         As `flash_attn_func`, in q's dtype. A (batch entry, key head) whose q, k or v holds a NaN or
