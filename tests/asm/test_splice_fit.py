@@ -27,10 +27,10 @@ from zyfa_triton import splice
 from zyfa_triton.kernels.attention import attention_forward
 from zyfa_triton.kernels.launch import LAUNCH_OPTIONS, kernel_constants
 from zyfa_triton.splice import Input, MatrixLayout, Output, SpliceError
-from zyfa_triton.splice.layout import matrix_layout
+from zyfa_triton.splice.gfx950.cut import cut_loop
+from zyfa_triton.splice.gfx950.layout import matrix_layout
 from zyfa_triton.splice.marker import marked_bound
 from zyfa_triton.splice.markers import has_mark, without_marks
-from zyfa_triton.splice.ttgir import cut_loop
 
 PRODUCT = ProductLoop()
 ATTENTION = IdleAttentionLoop(p_mode="lean", is_causal=True)
