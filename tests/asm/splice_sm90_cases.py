@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import triton
 import triton.experimental.gluon.language as gl
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import compile as triton_compile
 from triton.experimental import gluon
@@ -50,14 +52,17 @@ def _work(w: gl.constexpr, ring, barriers, out_ptr, blocks, scale, LOOP: gl.cons
 
 @gluon.jit
 def _other(ring, barriers):
+    layout: gl.constexpr = gl.BlockedLayout([1, 16], [4, 8], [1, 1], [1, 0])
+    codes = gl.full([64, 128], 0, gl.uint8, layout)
+    ring.index(4).store(codes.to(gl.float8e4nv, bitcast=True))
     mbarrier.wait(barriers.index(2), 1)
 
 
 @gluon.jit
-def twice(out_ptr, blocks, scale, LOOP: gl.constexpr):
+def twice(out_ptr, blocks, scale, LOOP: gl.constexpr, OTHER: gl.constexpr):
     """Warp-specialised: two warpgroups run the same loop, a third warp does something else.
 
-    out_ptr: float32 (2, 64, 64).
+    out_ptr: float32 (2, 64, 64). OTHER: the second's LOOP.
     """
     shared: gl.constexpr = gl.NVMMASharedLayout(128, element_bitwidth=8, rank=2)
     ring = gl.allocate_shared_memory(gl.float8e4nv, [5, 64, 128], shared)
@@ -67,7 +72,7 @@ def twice(out_ptr, blocks, scale, LOOP: gl.constexpr):
     gl.warp_specialize(
         [
             (_work, (0, ring, barriers, out_ptr, blocks, scale, LOOP)),
-            (_work, (1, ring, barriers, out_ptr, blocks, scale, LOOP)),
+            (_work, (1, ring, barriers, out_ptr, blocks, scale, OTHER)),
             (_other, (ring, barriers)),
         ],
         [4, 1],
@@ -141,13 +146,26 @@ class WorkLoop(PtxRecipe):
         return "\n".join(lines)
 
 
-def compile_twice(loop: str, kernel: Any = twice, **options: Any) -> Any:
-    """The Gluon kernel as Triton compiles it, through its caches."""
-    names = kernel.arg_names
+@triton.jit
+def sums(in_ptr, count, LOOP: tl.constexpr):
+    """A plain kernel without matrix products: its loop carries a vector."""
+    offsets = tl.arange(0, 128)
+    total = tl.zeros([128], tl.float32)
+    for i in range(0, marked_bound(LOOP, count)):
+        total += tl.load(in_ptr + i * 128 + offsets)
+    tl.store(in_ptr + offsets, total)
+
+
+def compile_twice(loop: str, other: str | None = None, **options: Any) -> Any:
+    """`twice` as Triton compiles it, through its caches. other: the second copy's LOOP."""
+    names = twice.arg_names
     types = {"out_ptr": "*fp32", "blocks": "i32", "scale": "fp32"}
     source = GluonASTSource(
-        kernel,
+        twice,
         {name: types.get(name, "constexpr") for name in names},
-        {(names.index("LOOP"),): loop},
+        {
+            (names.index("LOOP"),): loop,
+            (names.index("OTHER"),): loop if other is None else other,
+        },
     )
     return triton_compile(source, target=HOPPER, options={"num_warps": 4, **options})

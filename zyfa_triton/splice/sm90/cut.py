@@ -29,7 +29,7 @@ COPY_IN = "// @splice-in"
 COPY_OUT = "// @splice-out"
 _ASM = "tt.elementwise_inline_asm"
 # What somebody outside the loop would notice if it did not happen, or what makes it wait.
-_EFFECTS = re.compile(SHARED_EFFECTS + r"|ttng\.(?!warp_group_dot)\w+|nvg\.\w+")
+_EFFECTS = re.compile(SHARED_EFFECTS + r"|ttng\.(?!warp_group_dot|fence)\w+|nvg\.\w+")
 _TYPES = {"i32": "i32", "i64": "i64", "f32": "f32"}
 _CONSTRAINTS = {"i32": "r", "f32": "f", "i64": "l", "pointer": "l"}
 _MEMORY = re.compile(  # a fifth parameter is the shape of what it is a part of
@@ -163,7 +163,8 @@ def _layouts(loop: For, recipe: PtxRecipe, layouts: dict[str, MmaLayout]) -> dic
         bits = tensor[2].elements(one.shape) * ELEMENT_BITS[one.element]
         require(
             bits == one.registers * REGISTER_BITS,
-            f"{one.name} takes {bits} bits of a lane, {recipe.name} has {one.registers} registers",
+            f"{one.name} needs {bits / REGISTER_BITS:g} registers, {recipe.name} gives "
+            f"{one.registers}",
         )
         found[one.name] = tensor[2]
     return found

@@ -13,6 +13,7 @@ from zyfa_triton.splice.errors import require
 
 _ROWS = 16  # of one warp's matrix instruction
 _LANES_OF_ROW = 4
+_WGMMA = 3  # version; its warps lie along rows first, those of mma.sync along columns
 _DEFINITION = re.compile(r"^#(\w+) = #ttg\.nvidia_mma<\{(.*)\}>", re.MULTILINE)
 _TENSOR = re.compile(r"tensor<((?:\d+x)+)(\w+), (.*)>")
 _OF_ROWS = re.compile(r"#ttg\.slice<\{dim = 1, parent = #(\w+)\}>")
@@ -50,22 +51,21 @@ class MmaLayout:
     ) -> tuple[int, ...]:
         """Element of a tensor of this shape that is number `element` (0 is the first) of a lane.
 
-        warp: its number among those of the layout, along rows first.
+        warp: its number among those of the layout.
         """
-        warp_row, warp_column = warp % self.warps[0], warp // self.warps[0]
+        if self.version == _WGMMA:
+            warp_column, warp_row = divmod(warp, self.warps[0])
+        else:
+            warp_row, warp_column = divmod(warp, self.warps[1])
         group, place = divmod(lane, _LANES_OF_ROW)
+        row_tile, inside = divmod(element, self.elements((_ROWS * self.warps[0], *shape[1:])))
+        first_row = _ROWS * (warp_row + self.warps[0] * row_tile) + group
         if len(shape) == 1:
-            row_tile, half = divmod(element, 2)
-            return (_ROWS * (warp_row + self.warps[0] * row_tile) + 8 * half + group,)
-        row_tile, inside = divmod(
-            element,
-            self.elements(shape[:1] + shape[1:]) // _tiles(shape[0], _ROWS * self.warps[0], "rows"),
-        )
+            return (first_row + 8 * inside,)
         column_tile, inside = divmod(inside, self.columns // 2)
         eight, inside = divmod(inside, 4)
-        row = _ROWS * (warp_row + self.warps[0] * row_tile) + 8 * (inside // 2) + group
-        column = self.columns * (warp_column + self.warps[1] * column_tile)
-        return row, column + 8 * eight + 2 * place + inside % 2
+        first_column = self.columns * (warp_column + self.warps[1] * column_tile) + 2 * place
+        return first_row + 8 * (inside // 2), first_column + 8 * eight + inside % 2
 
 
 def _tiles(size: int, tile: int, what: str) -> int:
