@@ -19,8 +19,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from zyfa_triton.splice import Carried, Names, PtxInput, PtxRecipe
-from zyfa_triton.splice.marker import located, marked_bound
+from zyfa_triton.splice import Carried, Names, PtxInput, PtxRecipe, PtxTensor
+from zyfa_triton.splice.marker import handed, located, marked_bound
 
 HOPPER = GPUTarget("cuda", 90, 32)
 
@@ -31,21 +31,25 @@ def _work(w: gl.constexpr, ring, barriers, out_ptr, blocks, scale, LOOP: gl.cons
     acc = gl.full([64, 64], 0.0, gl.float32, LAYOUT)
     half = gl.full([64, 64], 1.0, gl.float16, LAYOUT)
     rows = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, LAYOUT))
+    across = gl.arange(0, 64, gl.SliceLayout(0, LAYOUT))
+    down = gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
+    places = gl.expand_dims(down, 1) * 64 + gl.expand_dims(across, 0)
+    bias = places.to(gl.float32)
+    operand = ring.index(w).load(gl.DotOperandLayout(0, LAYOUT, 4))
     slot = 0
     end = blocks
     if LOOP != "":
+        handed(LOOP, "bias", bias)
+        handed(LOOP, "operand", operand)
         located(LOOP, "ring", ring)
         located(LOOP, "barriers", barriers)
         end = marked_bound(LOOP, blocks, (w, out_ptr, scale))
     for _ in range(1, end):
-        acc = acc * scale + half.to(gl.float32)
+        acc = acc * scale + half.to(gl.float32) + bias
         half = half + slot.to(gl.float16)
         rows = rows + gl.max(acc, 1)
         slot += 1
         mbarrier.arrive(barriers.index(w))
-    across = gl.arange(0, 64, gl.SliceLayout(0, LAYOUT))
-    down = gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
-    places = gl.expand_dims(down, 1) * 64 + gl.expand_dims(across, 0)
     total = acc + half.to(gl.float32) + gl.expand_dims(rows, 1) + slot
     gl.store(out_ptr + w * 4096 + places, total)
 
@@ -99,6 +103,10 @@ class WorkLoop(PtxRecipe):
         Carried("slot", 1, "i32"),
     )
     memory: tuple[str, ...] = ("ring", "barriers")
+    tensors: tuple[PtxTensor, ...] = (
+        PtxTensor("bias", 32, "f32", (64, 64)),
+        PtxTensor("operand", 16, "f8E4M3FN", (64, 128)),
+    )
     requires: tuple[str, ...] = ("mbarrier.arrive",)
     more: str = ""
 
@@ -129,6 +137,7 @@ class WorkLoop(PtxRecipe):
             for place in (0, 1):
                 acc = carried["acc"][2 * pair + place]
                 lines += [f"fma.rn.f32 {acc}, {acc}, {names.inputs['scale']}, wide{place};",
+                          f"add.f32 {acc}, {acc}, {names.tensors['bias'][2 * pair + place]};",
                           f"max.f32 top{pair % 2}, top{pair % 2}, {acc};"]  # fmt: skip
             lines.append(f"add.rn.f16x2 {half}, {half}, both;")
         for row in (0, 1):
@@ -154,6 +163,20 @@ def sums(in_ptr, count, LOOP: tl.constexpr):
     for i in range(0, marked_bound(LOOP, count)):
         total += tl.load(in_ptr + i * 128 + offsets)
     tl.store(in_ptr + offsets, total)
+
+
+@triton.jit
+def misused(count, LOOP: tl.constexpr, WHICH: tl.constexpr):
+    """Marks on what they do not take."""
+    numbers = tl.arange(0, 128)
+    if WHICH == "bound":
+        marked_bound(LOOP, numbers)
+    elif WHICH == "long bound":
+        marked_bound(LOOP, count.to(tl.int64))
+    elif WHICH == "operand":
+        marked_bound(LOOP, count, (count, numbers))
+    else:
+        handed(LOOP, "x", count)
 
 
 def compile_twice(loop: str, other: str | None = None, **options: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.compiler.errors import CompilationError
 
 from examples import scaled_product as example
 from examples import scaled_product_sm90 as hopper
@@ -23,10 +24,11 @@ from tests.asm.splice_sm90_cases import (
     HOPPER,
     WorkLoop,
     compile_twice,
+    misused,
     sums,
 )
 from zyfa_triton import splice
-from zyfa_triton.splice import Carried, PtxInput, SpliceError, SpliceWarning, hook
+from zyfa_triton.splice import Carried, PtxInput, PtxTensor, SpliceError, SpliceWarning, hook
 from zyfa_triton.splice.markers import has_mark, read_marks, scopes, without_marks
 from zyfa_triton.splice.sm90 import compilation, ptxas
 from zyfa_triton.splice.sm90.cut import cut_loops
@@ -132,7 +134,7 @@ def test_marks_that_were_taken_out_leave_nothing() -> None:
     assert instructions(compiled.asm["ptx"]) == instructions(compile_twice("").asm["ptx"])
     text = without_marks(marked())
     assert not has_mark(text) and len(read_marks(marked())) == 2
-    dropped = 2 * 5  # a mark, and two lines each for two places in memory
+    dropped = 2 * 7  # a mark, two tensors, and two lines each for two places in memory
     assert len(text.splitlines()) == len(marked().splitlines()) - dropped
 
 
@@ -150,6 +152,7 @@ def test_names_of_values_are_told_apart_by_partition() -> None:
 
 ACC, HALF, ROWS, SLOT = WORK.carried
 W, OUT, SCALE = WORK.inputs
+BIAS, OPERAND = WORK.tensors
 
 
 @pytest.mark.parametrize(
@@ -161,8 +164,8 @@ W, OUT, SCALE = WORK.inputs
         ({"operations": {"ttng.arrive_barrier": 1, "math.exp2": 1}}, "holds 0 math.exp2"),
         ({"carried": (ACC, HALF, ROWS)}, "the loop carries 4 values (tensor<64x64xf32, #mma>, "),
         ({"carried": (HALF, ACC, ROWS, SLOT)}, "half is tensor<64x64xf32, #mma> in the loop"),
-        ({"carried": (replace(ACC, shape=(64, 32)), HALF, ROWS, SLOT)}, "carries f32 (64, 32)"),
-        ({"carried": (ACC, replace(HALF, element="bf16"), ROWS, SLOT)}, "carries bf16 (64, 64)"),
+        ({"carried": (replace(ACC, shape=(64, 32)), HALF, ROWS, SLOT)}, "takes f32 (64, 32)"),
+        ({"carried": (ACC, replace(HALF, element="bf16"), ROWS, SLOT)}, "takes bf16 (64, 64)"),
         ({"carried": (replace(ACC, registers=64), HALF, ROWS, SLOT)}, "acc needs 32 registers"),
         ({"carried": (ACC, replace(HALF, registers=32), ROWS, SLOT)}, "half needs 16 registers"),
         ({"carried": (ACC, HALF, ROWS, Carried("slot", 1, "f32"))}, "slot is i32 in the loop"),
@@ -170,7 +173,11 @@ W, OUT, SCALE = WORK.inputs
         ({"inputs": (W, OUT)}, "the mark passes 3 values, work takes 2"),
         ({"inputs": (W, OUT, PtxInput("scale"))}, "scale is f32 in the kernel, work takes i32"),
         ({"inputs": (W, PtxInput("out", "i64"), SCALE)}, "out is pointer in the kernel"),
-        ({"memory": ("ring", "tiles")}, "needs memory tiles, which is located nowhere above"),
+        ({"tensors": (replace(BIAS, registers=16), OPERAND)}, "bias needs 32 registers"),
+        ({"tensors": (BIAS, replace(OPERAND, element="i8"))}, "operand is tensor<64x128xf8E4M3FN"),
+        ({"tensors": (BIAS, replace(OPERAND, registers=8))}, "operand needs 16 registers"),
+        ({"tensors": (replace(BIAS, name="other"),)}, "needs tensor other, which is named nowhere"),
+        ({"memory": ("ring", "tiles")}, "needs memory tiles, which is named nowhere above"),
     ],
 )  # fmt: skip
 def test_a_recipe_for_another_loop_is_refused(changes: dict[str, Any], reason: str) -> None:
@@ -192,7 +199,7 @@ def test_a_recipe_for_another_loop_is_refused(changes: dict[str, Any], reason: s
         (r"^( *)scf\.yield", r"\1%z = arith.negf %end : i32\n\1scf.yield", "used elsewhere"),
         (r"(ttg.local_dealloc %ring : !ttg.memdesc<)(5x64x128xf8E4M3FN, #shared, #smem, mutable)",
          r"\g<1>\2, 9x64x128", "accepted are whole allocations"),
-        (r"(nvidia_mma<\{)", r"\1CGALayout = [[0, 0]], ", "a matrix result's layout"),
+        (r"(nvidia_mma<\{)", r"\1CGALayout = [[0, 0]], ", "a matrix instruction's layout"),
         (r"(scf\.for %[\w.$-]+ = %[\w.$-]+ to )%end ", r"\1%size ", "0 loops end at the marked"),
     ],
 )  # fmt: skip
@@ -207,11 +214,28 @@ def test_a_tensor_in_no_matrix_layout_is_refused(strict: None) -> None:
     """A plain Triton kernel, whose loop carries a vector of numbers."""
     total = Carried("total", 1, "f32", (128,))
     recipe = replace(
-        WORK, operations={}, inputs=(), memory=(), carried=(total,), options={"num_stages": 1}
-    )
+        WORK, operations={}, inputs=(), memory=(), tensors=(), carried=(total,),
+        options={"num_stages": 1},
+    )  # fmt: skip
     arguments = {"in_ptr": example.example_arguments(256, 32, 128)["c_ptr"], "count": 3}
     with pytest.raises(SpliceError, match="total is tensor<128xf32, #blocked> in the loop"):
         compile_kernel(sums, arguments, {"LOOP": splice.use(recipe)}, HOPPER)
+
+
+@pytest.mark.parametrize(
+    ("which", "reason"),
+    [
+        ("bound", "marked_bound: bound is <['128'], int32>; accepted is an int32"),
+        ("long bound", "marked_bound: bound is int64; accepted is an int32"),
+        ("operand", "marked_bound: operand 1 is <['128'], int32>; accepted are scalars"),
+        ("handed", "handed: tensor is int32; accepted are tensors of 8, 16 or 32 bit elements"),
+    ],
+)
+def test_a_mark_on_something_else_is_an_error(which: str, reason: str) -> None:
+    loop = splice.use(WORK)
+    with pytest.raises(CompilationError) as caught:
+        compile_kernel(misused, {"count": 3}, {"LOOP": loop, "WHICH": which}, HOPPER)
+    assert reason in str(caught.value.__cause__ or caught.value)
 
 
 # --- what is refused: the text ---------------------------------------------------------------
@@ -438,6 +462,8 @@ def test_a_report_that_was_asked_for_is_printed(
         ({"carried": (Carried("x", 1, "f16"),)}, "'f16' of shape (); accepted are ['i32', 'f32']"),
         ({"carried": (Carried("x", 1, "f64", (64,)),)}, "x: 'f64' of shape (64,); accepted"),
         ({"carried": (Carried("x", 2),)}, "x: 2 registers"),
+        ({"tensors": (PtxTensor("x", 1),)}, "tensors: x: 'f32' of shape (); accepted are []"),
+        ({"tensors": (PtxTensor("acc", 1, "f32", (64,)),)}, "acc is also one of carried"),
         ({"carried": (Carried("x", 1, "f32", (1, 2, 3)),)}, "up to two dimensions"),
         ({"maximum_registers": -1}, "maximum_registers: got -1"),
         ({"maximum_spill_bytes": -1}, "maximum_spill_bytes: got -1"),

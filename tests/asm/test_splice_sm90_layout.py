@@ -10,7 +10,7 @@ from triton._C.libtriton import gluon_ir, ir
 from triton.compiler.compiler import make_backend
 
 from tests.asm.splice_sm90_cases import HOPPER
-from zyfa_triton.splice import MmaLayout, SpliceError
+from zyfa_triton.splice import MmaLayout, OperandLayout, SpliceError
 from zyfa_triton.splice.sm90.layout import mma_layouts, tensor_layout
 
 CASES = {
@@ -60,6 +60,24 @@ def test_coordinates_are_those_of_tritons_layout(case: Any) -> None:
                     assert ours.coordinates(size, register, lane, warp) == expected
 
 
+@pytest.mark.parametrize(
+    ("warps", "shape", "width"),
+    [((4, 1), (64, 128), 4), ((4, 1), (64, 64), 2), ((8, 1), (256, 128), 4), ((4, 2), (64, 32), 4)],
+)
+def test_coordinates_of_an_operand_are_those_of_tritons_layout(
+    warps: tuple[int, int], shape: tuple[int, int], width: int
+) -> None:
+    result = gl.NVMMADistributedLayout([3, 0], list(warps), [16, 64, 32])
+    bases = bases_of(gl.DotOperandLayout(0, result, width), shape)
+    ours = OperandLayout(MmaLayout(warps, 64, 3), width)
+    assert ours.elements(shape) == 2 ** len(bases.reg_bases)
+    for element in range(ours.elements(shape)):
+        for lane in range(32):
+            for warp in range(warps[0] * warps[1]):
+                expected = place(bases, element, lane, warp)
+                assert ours.coordinates(shape, element, lane, warp) == expected
+
+
 def test_a_tensor_of_half_a_tile_is_refused() -> None:
     layout = MmaLayout((4, 1), 64, 3)
     with pytest.raises(SpliceError, match="32 rows are not a multiple of 64"):
@@ -73,11 +91,14 @@ def test_only_tensors_in_known_layouts_have_one() -> None:
     text = f"#mma = #ttg.nvidia_mma<{{{known}}}>\n#mma1 = #ttg.nvidia_mma<{{{known}, x = 1}}>\n"
     layouts = mma_layouts(text)
     assert layouts == {"mma": MmaLayout((4, 1), 64, 3)}
-    expected = ((64, 64), "f16", layouts["mma"])
-    assert tensor_layout("tensor<64x64xf16, #mma>", layouts) == expected
+    assert tensor_layout("tensor<64x64xf16, #mma>", layouts) == ((64, 64), "f16", layouts["mma"])
     row = "tensor<64xf32, #ttg.slice<{dim = 1, parent = #mma}>>"
     assert tensor_layout(row, layouts) == ((64,), "f32", layouts["mma"])
+    operand = "tensor<64x128xf8E4M3FN, #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 4}>>"
+    expected = ((64, 128), "f8E4M3FN", OperandLayout(layouts["mma"], 4))
+    assert tensor_layout(operand, layouts) == expected
     for other in (
+        operand.replace("opIdx = 0", "opIdx = 1"),
         "tensor<64x64xf16, #mma1>",
         "tensor<64x64xf16, #blocked>",
         "tensor<64xf32, #ttg.slice<{dim = 0, parent = #mma}>>",

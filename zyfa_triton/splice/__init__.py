@@ -8,8 +8,8 @@ from zyfa_triton.splice.gfx950.layout import MatrixLayout
 from zyfa_triton.splice.gfx950.recipe import Input, LoopRecipe, Output
 from zyfa_triton.splice.hook import fallback_reason, install, uninstall, use
 from zyfa_triton.splice.recipe import Recipe
-from zyfa_triton.splice.sm90.layout import MmaLayout
-from zyfa_triton.splice.sm90.recipe import Carried, Names, PtxInput, PtxRecipe
+from zyfa_triton.splice.sm90.layout import MmaLayout, OperandLayout
+from zyfa_triton.splice.sm90.recipe import Carried, Names, PtxInput, PtxRecipe, PtxTensor
 
 __all__ = [
     "Carried",
@@ -18,9 +18,11 @@ __all__ = [
     "MatrixLayout",
     "MmaLayout",
     "Names",
+    "OperandLayout",
     "Output",
     "PtxInput",
     "PtxRecipe",
+    "PtxTensor",
     "Recipe",
     "SpliceError",
     "SpliceWarning",

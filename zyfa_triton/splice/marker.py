@@ -1,20 +1,22 @@
 """Decides how a kernel marks the loop that may be replaced; does not replace anything.
 
 A kernel takes `LOOP: tl.constexpr = ""` and passes the upper bound of its (last) loop through
-`marked_bound`, together with the scalars that a replacement needs; a Gluon kernel says by `located`
-where its shared memory lies. With LOOP == "" neither must be reached, so that nothing changes.
+`marked_bound`, together with the scalars that a replacement needs; `handed` adds tensors that the
+loop reads, and in a Gluon kernel `located` says where shared memory lies. With LOOP == "" none of
+them must be reached, so that nothing changes.
 With another value the bound comes out as it went in: the assembly gains comments, and the source
-stays specification and fallback. Both work in Triton and in Gluon kernels.
+stays specification and fallback. All work in Triton and in Gluon kernels.
 """
 
 from typing import Any
 
 from triton.language import core
 
-from zyfa_triton.splice.markers import LOCATION, MARK
+from zyfa_triton.splice.markers import LOCATION, MARK, TENSOR
 
 _COMMENT = {"hip": "; ", "cuda": "// "}  # Triton's names of its back ends
 _WIDE = 64
+_NARROW = (8, 16, 32)  # bits
 
 
 @core.builtin
@@ -26,10 +28,13 @@ def marked_bound(LOOP: Any, bound: Any, operands: Any = (), _semantic: Any = Non
     """
     backend = _semantic.builder.options.backend_name
     values = [_semantic.to_tensor(one) for one in (bound, *operands)]
-    for number, value in enumerate(values):
+    if values[0].type != core.int32:
+        raise ValueError(f"marked_bound: bound is {values[0].type}; accepted is an int32")
+    for number, value in enumerate(values[1:]):
         if value.type.is_block():
-            name = "bound" if number == 0 else f"operand {number - 1}"
-            raise ValueError(f"marked_bound: {name} is {value.type}; accepted are scalars")
+            raise ValueError(
+                f"marked_bound: operand {number} is {value.type}; accepted are scalars"
+            )
     inputs = ["s" if backend == "hip" else _register(value.dtype) for value in values[1:]]
     # the bound comes out in the register it went in; on AMD everything is in scalar ones
     constraints = ",".join(["=s" if backend == "hip" else "=r", "0", *inputs])
@@ -53,11 +58,34 @@ def located(LOOP: Any, NAME: Any, memory: Any, _semantic: Any = None) -> None:
     LOOP: as for `marked_bound`. NAME: one of the recipe's `memory`. memory: what Gluon's
     `allocate_shared_memory` returned, a whole allocation.
     """
-    loop, name = core._unwrap_if_constexpr(LOOP), core._unwrap_if_constexpr(NAME)
-    backend = _semantic.builder.options.backend_name
-    register = "s" if backend == "hip" else "r"
-    core.inline_asm_elementwise(
-        f"{_COMMENT[backend]}{LOCATION}{loop} {name}", f"={register},{register}",
-        [_semantic.to_tensor(0)], core.int32, False, 1, _semantic=_semantic,
-    )  # fmt: skip
+    _comment(LOCATION, LOOP, NAME, _semantic.to_tensor(0), _semantic)
     memory._keep_alive(_semantic=_semantic)  # names the memory in the IR; no instruction
+
+
+@core.builtin
+def handed(LOOP: Any, NAME: Any, tensor: Any, _semantic: Any = None) -> None:
+    """Hands a tensor that the loop reads and does not change to the text of a marked loop below.
+
+    LOOP: as for `marked_bound`. NAME: one of the recipe's `tensors`. tensor: elements of 8, 16 or
+    32 bits, in the layout of a matrix result or of a matrix instruction's first operand.
+    """
+    if not tensor.type.is_block() or tensor.dtype.primitive_bitwidth not in _NARROW:
+        raise ValueError(
+            f"handed: tensor is {tensor.type}; accepted are tensors of 8, 16 or 32 bit elements"
+        )
+    _comment(TENSOR, LOOP, NAME, tensor, _semantic)
+
+
+def _comment(kind: str, loop: Any, name: Any, value: Any, semantic: Any) -> None:
+    """A comment with effects, so that it stays, on a value, so that the IR names it."""
+    backend = semantic.builder.options.backend_name
+    is_scalar = not value.type.is_block()
+    register = "f" if value.dtype.is_fp32() else "r"
+    if backend == "hip":
+        register = "s" if is_scalar else "v"
+    pack = 1 if is_scalar else _NARROW[-1] // value.dtype.primitive_bitwidth
+    text = f"{kind}{core._unwrap_if_constexpr(loop)} {core._unwrap_if_constexpr(name)}"
+    core.inline_asm_elementwise(
+        _COMMENT[backend] + text, f"={register},{register}", [value], value.dtype, False, pack,
+        _semantic=semantic,
+    )  # fmt: skip

@@ -14,6 +14,7 @@ from zyfa_triton.splice.errors import require
 
 MARK = "@splice "
 LOCATION = "@splice-at "
+TENSOR = "@splice-tensor "
 SEPARATOR = "__"  # between a recipe's name and the digest; names hold no double underscore
 _MARK = re.compile(
     r"^[ \t]*(?P<result>%[\w$.-]+) = tt\.elementwise_inline_asm \"(?:;|//) @splice (?P<loop>\w+)\" "
@@ -22,6 +23,11 @@ _MARK = re.compile(
 _LOCATION = re.compile(
     r"^[ \t]*%[\w$.-]+ = tt\.elementwise_inline_asm "
     r"\"(?:;|//) @splice-at (?P<loop>\w+) (?P<name>\w+)\""
+)
+_TENSOR = re.compile(
+    r"^[ \t]*%[\w$.-]+ = tt\.elementwise_inline_asm "
+    r"\"(?:;|//) @splice-tensor (?P<loop>\w+) (?P<name>\w+)\" "
+    r"\{.*?\} (?P<value>%[\w$.#-]+) : (?P<type>tensor<.*>) -> tensor<"
 )
 _KEPT = re.compile(
     r"^[ \t]*ttg\.local_dealloc (?P<value>%[\w$.-]+) : (?P<type>!ttg\.memdesc<.*?>)(?: loc|$)"
@@ -48,15 +54,15 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Location:
-    """Shared memory that `marker.located` names: the value and its type. lines: the two that say
-    so."""
+class Named:
+    """Shared memory that `marker.located` names, or a tensor that `marker.handed` does: the value
+    and its type. lines: those that say so."""
 
     loop: str
     name: str
     value: str
     type: str
-    lines: tuple[int, int]
+    lines: tuple[int, ...]
     scope: int
 
 
@@ -76,7 +82,7 @@ def scopes(lines: Sequence[str]) -> list[int]:
 
 def has_mark(text: str) -> bool:
     """Whether a module's text holds a mark at all, readable or not."""
-    return MARK in text or LOCATION in text
+    return any(kind in text for kind in (MARK, LOCATION, TENSOR))
 
 
 def read_marks(text: str) -> list[Mark]:
@@ -111,7 +117,7 @@ def read_mark(text: str) -> Mark:
     return found[0]
 
 
-def read_locations(text: str) -> list[Location]:
+def read_locations(text: str) -> list[Named]:
     """What `marker.located` says in a module, in order.
 
     Raises:
@@ -130,22 +136,42 @@ def read_locations(text: str) -> list[Location]:
         require(memory is not None, f"located {match['name']}: no shared memory follows the mark")
         assert memory is not None
         found.append(
-            Location(match["loop"], match["name"], memory["value"], memory["type"],
+            Named(match["loop"], match["name"], memory["value"], memory["type"],
                      (number, after), scope_of[number])
         )  # fmt: skip
     require(len(found) == text.count(LOCATION), "a mark that is not of located's form")
     return found
 
 
+def read_tensors(text: str) -> list[Named]:
+    """What `marker.handed` says in a module, in order.
+
+    Raises:
+        SpliceError: something that is not of its form.
+    """
+    lines = text.split("\n")
+    scope_of = scopes(lines)
+    found = []
+    for number, line in enumerate(lines):
+        match = _TENSOR.match(line)
+        if match is not None:
+            found.append(
+                Named(match["loop"], match["name"], match["value"], match["type"], (number,),
+                      scope_of[number])
+            )  # fmt: skip
+    require(len(found) == text.count(TENSOR), "a mark that is not of handed's form")
+    return found
+
+
 def without_marks(text: str) -> str:
     """The module without marks: what it would be, had the kernel been compiled with LOOP == ""."""
-    marks, locations = read_marks(text), read_locations(text)
+    marks, named = read_marks(text), [*read_locations(text), *read_tensors(text)]
     lines = text.split("\n")
     scope_of = scopes(lines)
     for mark in reversed(marks):  # a bound may be another mark's result
         replace_value(lines, scope_of, mark.scope, mark.result, mark.operands[0])
     dropped = {mark.line for mark in marks}
-    dropped |= {line for location in locations for line in location.lines}
+    dropped |= {line for one in named for line in one.lines}
     kept = (line for number, line in enumerate(lines) if number not in dropped)
     return "\n".join(kept)
 

@@ -11,17 +11,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zyfa_triton.splice.errors import require
+from zyfa_triton.splice.errors import SpliceError, require
 from zyfa_triton.splice.markers import (
-    Location,
     Mark,
+    Named,
     read_locations,
     read_marks,
+    read_tensors,
     replace_value,
     scopes,
 )
-from zyfa_triton.splice.sm90.layout import MmaLayout, mma_layouts, tensor_layout
-from zyfa_triton.splice.sm90.recipe import ELEMENT_BITS, REGISTER_BITS, Carried, PtxRecipe
+from zyfa_triton.splice.sm90.layout import Layout, MmaLayout, mma_layouts, tensor_layout
+from zyfa_triton.splice.sm90.recipe import ELEMENT_BITS, REGISTER_BITS, PtxRecipe, PtxTensor
 from zyfa_triton.splice.ttgir import SHARED_EFFECTS, For, constant, loops, operations
 
 BODY = "// @splice-body"
@@ -39,13 +40,13 @@ _MEMORY = re.compile(  # a fifth parameter is the shape of what it is a part of
 
 @dataclass(frozen=True)
 class Place:
-    """One copy of the loop: its number, and the layouts of the tensors that it carries."""
+    """One copy of the loop: its number, and the layouts of the tensors that it carries or reads."""
 
     number: int
-    layouts: dict[str, MmaLayout]
+    layouts: dict[str, Layout]
 
     def register(self, kind: str, name: str, index: int | None = None) -> str:
-        """Name of a PTX register. kind: `c` carried, `i` input or bound, `m` memory."""
+        """Name of a PTX register. kind: `c` tensor or carried, `i` input or bound, `m` memory."""
         return f"zy{self.number}{kind}_{name}" + ("" if index is None else f"_{index}")
 
 
@@ -55,7 +56,7 @@ def cut_loops(ttgir: str, recipe: PtxRecipe) -> tuple[str, list[Place]]:
     Raises:
         SpliceError: a marked loop is not what the recipe implements.
     """
-    marks, locations = read_marks(ttgir), read_locations(ttgir)
+    marks, locations, tensors = read_marks(ttgir), read_locations(ttgir), read_tensors(ttgir)
     require(marks, "no marked loop is left in Triton's GPU IR")
     layouts = mma_layouts(ttgir)
     lines = ttgir.split("\n")
@@ -66,9 +67,11 @@ def cut_loops(ttgir: str, recipe: PtxRecipe) -> tuple[str, list[Place]]:
     for number, (mark, loop) in enumerate(zip(marks, found, strict=True)):
         _check_step(lines, scope_of, mark, loop, recipe)
         _check_operations(lines, loop, recipe)
-        place = Place(number, _layouts(loop, recipe, layouts))
+        memory = [_closest(locations, mark, recipe, "memory", name) for name in recipe.memory]
+        read = [_closest(tensors, mark, recipe, "tensor", one.name) for one in recipe.tensors]
+        place = Place(number, _layouts(loop, read, recipe, layouts))
         places.append(place)
-        texts.append(_replacement(place, mark, loop, recipe, _memory(locations, mark, recipe)))
+        texts.append(_replacement(place, mark, loop, recipe, memory, read))
     replaced: list[str] = []
     for mark, loop, text, place in zip(marks, found, texts, places, strict=True):
         for index in range(len(recipe.carried)):
@@ -78,8 +81,8 @@ def cut_loops(ttgir: str, recipe: PtxRecipe) -> tuple[str, list[Place]]:
         for line in (mark.line, *inside):
             lines[line] = ""
         lines[loop.first] = "\n".join(text)
-    for location in locations:
-        for line in location.lines:
+    for named in (*locations, *tensors):
+        for line in named.lines:
             lines[line] = ""
     replaced = [line for line in lines if line]
     return "\n".join(replaced) + "\n", places
@@ -133,8 +136,10 @@ def _check_operations(lines: Sequence[str], loop: For, recipe: PtxRecipe) -> Non
         )
 
 
-def _layouts(loop: For, recipe: PtxRecipe, layouts: dict[str, MmaLayout]) -> dict[str, MmaLayout]:
-    """Layout of each carried tensor; the loop's types must be the recipe's."""
+def _layouts(
+    loop: For, read: Sequence[Named], recipe: PtxRecipe, layouts: dict[str, MmaLayout]
+) -> dict[str, Layout]:
+    """Layout of each tensor; types must be the recipe's."""
     given = ", ".join(loop.types)
     wanted = ", ".join(
         f"{one.name} {'x'.join(map(str, (*one.shape, one.element)))}" for one in recipe.carried
@@ -146,56 +151,69 @@ def _layouts(loop: For, recipe: PtxRecipe, layouts: dict[str, MmaLayout]) -> dic
     )
     found = {}
     for one, kind in zip(recipe.carried, loop.types, strict=True):
-        if not one.shape:
-            require(
-                kind == one.element,
-                f"{one.name} is {kind} in the loop, {recipe.name} carries {one.element}; the loop "
-                f"carries {given}",
-            )
-            continue
-        tensor = tensor_layout(kind, layouts)
-        require(
-            tensor is not None and tensor[:2] == (one.shape, one.element),
-            f"{one.name} is {kind} in the loop, {recipe.name} carries {one.element} {one.shape} in "
-            f"a matrix result's layout; the loop carries {given}",
-        )
-        assert tensor is not None
-        bits = tensor[2].elements(one.shape) * ELEMENT_BITS[one.element]
-        require(
-            bits == one.registers * REGISTER_BITS,
-            f"{one.name} needs {bits / REGISTER_BITS:g} registers, {recipe.name} gives "
-            f"{one.registers}",
-        )
-        found[one.name] = tensor[2]
+        try:
+            if one.shape:
+                found[one.name] = _layout(one, kind, recipe, layouts)
+            else:
+                require(
+                    kind == one.element,
+                    f"{one.name} is {kind} in the loop, {recipe.name} takes {one.element}",
+                )
+        except SpliceError as error:
+            raise SpliceError(f"{error}; the loop carries {given}") from None
+    for tensor, named in zip(recipe.tensors, read, strict=True):
+        found[tensor.name] = _layout(tensor, named.type, recipe, layouts)
     return found
 
 
-def _memory(locations: Sequence[Location], mark: Mark, recipe: PtxRecipe) -> list[Location]:
-    """The closest location above the mark for each name of the recipe."""
-    found = []
-    for name in recipe.memory:
-        above = [
-            one
-            for one in locations
-            if (one.name, one.loop, one.scope) == (name, mark.loop, mark.scope)
-            and one.lines[1] < mark.line
-        ]
-        require(above, f"{recipe.name} needs memory {name}, which is located nowhere above")
+def _layout(one: PtxTensor, kind: str, recipe: PtxRecipe, layouts: dict[str, MmaLayout]) -> Layout:
+    """Layout of a tensor whose type in the kernel is `kind`."""
+    tensor = tensor_layout(kind, layouts)
+    require(
+        tensor is not None and tensor[:2] == (one.shape, one.element),
+        f"{one.name} is {kind} in the loop, {recipe.name} takes {one.element} {one.shape} in a "
+        "matrix instruction's layout",
+    )
+    assert tensor is not None
+    bits = tensor[2].elements(one.shape) * ELEMENT_BITS[one.element]
+    require(
+        bits == one.registers * REGISTER_BITS,
+        f"{one.name} needs {bits / REGISTER_BITS:g} registers, {recipe.name} gives {one.registers}",
+    )
+    return tensor[2]
+
+
+def _closest(given: Sequence[Named], mark: Mark, recipe: PtxRecipe, what: str, name: str) -> Named:
+    """The closest above the mark that has the name."""
+    above = [
+        one
+        for one in given
+        if (one.name, one.loop, one.scope) == (name, mark.loop, mark.scope)
+        and one.lines[-1] < mark.line
+    ]
+    require(above, f"{recipe.name} needs {what} {name}, which is named nowhere above the loop")
+    if what == "memory":
         require(
             _MEMORY.fullmatch(above[-1].type),
             f"memory {name} is {above[-1].type}; accepted are whole allocations",
         )
-        found.append(above[-1])
-    return found
+    return above[-1]
 
 
 def _replacement(
-    place: Place, mark: Mark, loop: For, recipe: PtxRecipe, memory: Sequence[Location]
+    place: Place,
+    mark: Mark,
+    loop: For,
+    recipe: PtxRecipe,
+    memory: Sequence[Named],
+    read: Sequence[Named],
 ) -> list[str]:
     """IR lines in place of a loop."""
     lines = []
     for index, one in enumerate(recipe.carried):
         lines.append(_copy(place, one, loop.inits[index], loop.types[index], f"in{index}", True))
+    for index, (tensor, named) in enumerate(zip(recipe.tensors, read, strict=True)):
+        lines.append(_copy(place, tensor, named.value, named.type, f"tensor{index}", True))
     lines += _body(place, mark, loop, recipe, memory)
     for index, one in enumerate(recipe.carried):
         name = _result(place, index).removeprefix("%")
@@ -207,7 +225,7 @@ def _result(place: Place, index: int) -> str:
     return f"%splice{place.number}_out{index}"
 
 
-def _copy(place: Place, one: Carried, value: str, kind: str, result: str, goes_in: bool) -> str:
+def _copy(place: Place, one: PtxTensor, value: str, kind: str, result: str, goes_in: bool) -> str:
     """Inline assembly between a value's registers and the named ones.
 
     An operation on elements needs an operand and a result: going in, the result is written by
@@ -232,7 +250,7 @@ def _copy(place: Place, one: Carried, value: str, kind: str, result: str, goes_i
 
 
 def _body(
-    place: Place, mark: Mark, loop: For, recipe: PtxRecipe, memory: Sequence[Location]
+    place: Place, mark: Mark, loop: For, recipe: PtxRecipe, memory: Sequence[Named]
 ) -> list[str]:
     """The comment that stands for the text; its operands are bounds, inputs, addresses."""
     given = list(zip(mark.operands[1:], mark.types[1:], strict=True))

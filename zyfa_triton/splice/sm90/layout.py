@@ -1,4 +1,4 @@
-"""Decides which element of a tensor a register holds in the layouts of NVIDIA's matrix results.
+"""Decides which element of a tensor a register holds, for operands and results of NVIDIA's MMA.
 
 It does not choose a layout and knows no other kind.
 """
@@ -16,6 +16,7 @@ _LANES_OF_ROW = 4
 _WGMMA = 3  # version; its warps lie along rows first, those of mma.sync along columns
 _DEFINITION = re.compile(r"^#(\w+) = #ttg\.nvidia_mma<\{(.*)\}>", re.MULTILINE)
 _TENSOR = re.compile(r"tensor<((?:\d+x)+)(\w+), (.*)>")
+_OPERAND = re.compile(r"#ttg\.dot_op<\{opIdx = 0, parent = #(\w+), kWidth = (\d+)\}>")
 _OF_ROWS = re.compile(r"#ttg\.slice<\{dim = 1, parent = #(\w+)\}>")
 
 
@@ -46,6 +47,12 @@ class MmaLayout:
         column_tiles = _tiles(shape[1], self.columns * self.warps[1], "columns")
         return row_tiles * column_tiles * self.columns // 2
 
+    def warp_place(self, warp: int) -> tuple[int, int]:
+        """Where a warp lies among those that tile the result: (along rows, along columns)."""
+        if self.version == _WGMMA:
+            return warp % self.warps[0], warp // self.warps[0]
+        return warp // self.warps[1], warp % self.warps[1]
+
     def coordinates(
         self, shape: tuple[int, ...], element: int, lane: int, warp: int
     ) -> tuple[int, ...]:
@@ -53,10 +60,7 @@ class MmaLayout:
 
         warp: its number among those of the layout.
         """
-        if self.version == _WGMMA:
-            warp_column, warp_row = divmod(warp, self.warps[0])
-        else:
-            warp_row, warp_column = divmod(warp, self.warps[1])
+        warp_row, warp_column = self.warp_place(warp)
         group, place = divmod(lane, _LANES_OF_ROW)
         row_tile, inside = divmod(element, self.elements((_ROWS * self.warps[0], *shape[1:])))
         first_row = _ROWS * (warp_row + self.warps[0] * row_tile) + group
@@ -66,6 +70,43 @@ class MmaLayout:
         eight, inside = divmod(inside, 4)
         first_column = self.columns * (warp_column + self.warps[1] * column_tile) + 2 * place
         return first_row + 8 * (inside // 2), first_column + 8 * eight + inside % 2
+
+
+@dataclass(frozen=True)
+class OperandLayout:
+    """Triton's layout of a matrix instruction's first operand, if that comes from registers.
+
+    result: the layout of the instruction's result. width: elements side by side, which fill a
+    register.
+
+    Lane l = 4 g + t holds the rows g and g + 8 of 16, and of each 8 * width columns `width` from
+    width * t on and as many 4 * width further: registers step through the rows g, g + 8 of the
+    first, then of the second, then the next columns; then the next rows of the warp. Warps side by
+    side hold the same.
+    """
+
+    result: MmaLayout
+    width: int
+
+    def elements(self, shape: tuple[int, ...]) -> int:
+        """How many elements a lane holds of a tensor (rows, columns)."""
+        row_tiles = _tiles(shape[0], _ROWS * self.result.warps[0], "rows")
+        return row_tiles * 4 * self.width * _tiles(shape[1], 8 * self.width, "columns")
+
+    def coordinates(
+        self, shape: tuple[int, ...], element: int, lane: int, warp: int
+    ) -> tuple[int, ...]:
+        """Element of a tensor of this shape that is number `element` (0 is the first) of a lane."""
+        group, place = divmod(lane, _LANES_OF_ROW)
+        register, inside = divmod(element, self.width)
+        tile, register = divmod(register, 4)
+        row_tile, column_tile = divmod(tile, shape[1] // (8 * self.width))
+        row = _ROWS * (self.result.warp_place(warp)[0] + self.result.warps[0] * row_tile)
+        column = self.width * (8 * column_tile + 4 * (register // 2) + place)
+        return row + 8 * (register % 2) + group, column + inside
+
+
+Layout = MmaLayout | OperandLayout
 
 
 def _tiles(size: int, tile: int, what: str) -> int:
@@ -93,12 +134,15 @@ def mma_layouts(ttgir: str) -> dict[str, MmaLayout]:
 
 def tensor_layout(
     kind: str, layouts: Mapping[str, MmaLayout]
-) -> tuple[tuple[int, ...], str, MmaLayout] | None:
+) -> tuple[tuple[int, ...], str, Layout] | None:
     """Shape, element type and layout of a tensor type; None for any that has no matrix layout."""
     match = _TENSOR.fullmatch(kind)
     if match is None:
         return None
     shape = tuple(int(size) for size in match[1].rstrip("x").split("x"))
+    operand = _OPERAND.fullmatch(match[3])
+    if operand and operand[1] in layouts and len(shape) == 2:
+        return shape, match[2], OperandLayout(layouts[operand[1]], int(operand[2]))
     sliced = _OF_ROWS.fullmatch(match[3])
     name = sliced[1] if sliced else match[3].removeprefix("#")
     if name not in layouts or len(shape) != (1 if sliced else 2):

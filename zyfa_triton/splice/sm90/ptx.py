@@ -6,11 +6,11 @@ It sees that the text keeps to names of its own; what the text computes is not j
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from zyfa_triton.splice.errors import require
 from zyfa_triton.splice.sm90.cut import BODY, COPY_IN, COPY_OUT, Place
-from zyfa_triton.splice.sm90.recipe import INPUT_BITS, Names, PtxRecipe
+from zyfa_triton.splice.sm90.recipe import INPUT_BITS, Names, PtxRecipe, PtxTensor
 
 _FUNCTION = re.compile(r"^[ \t.\w]*\.(?:entry|func)\b[^{;]*\n\{\n", re.MULTILINE)
 _LABEL = re.compile(r"^\s*([A-Za-z_$][\w$]*):", re.MULTILINE)
@@ -57,7 +57,7 @@ def _with_text(ptx: str, recipe: PtxRecipe, place: Place) -> str:
     start = functions[-1]
     declared = "".join(
         f"\t.reg .b32 {place.register('c', one.name)}_<{one.registers}>;\n"
-        for one in recipe.carried
+        for one in (*recipe.carried, *recipe.tensors)
     )
     return ptx[:start] + declared + ptx[start:]
 
@@ -73,16 +73,20 @@ def _scalars(recipe: PtxRecipe, place: Place) -> list[tuple[str, int]]:
 
 
 def _names(recipe: PtxRecipe, place: Place) -> Names:
+    def registers(tensors: Iterable[PtxTensor]) -> dict[str, tuple[str, ...]]:
+        return {
+            one.name: tuple(place.register("c", one.name, index) for index in range(one.registers))
+            for one in tensors
+        }
+
     return Names(
         label=f"zy{place.number}t_",
         lower=place.register("i", "lower"),
         upper=place.register("i", "upper"),
         inputs={one.name: place.register("i", one.name) for one in recipe.inputs},
         memory={name: place.register("m", name) for name in recipe.memory},
-        carried={
-            one.name: tuple(place.register("c", one.name, index) for index in range(one.registers))
-            for one in recipe.carried
-        },
+        carried=registers(recipe.carried),
+        tensors=registers(recipe.tensors),
         layouts=place.layouts,
     )
 
@@ -90,9 +94,12 @@ def _names(recipe: PtxRecipe, place: Place) -> Names:
 def _check_pieces(ptx: str, recipe: PtxRecipe, place: Place, body: int) -> None:
     """Copies in, text, copies out: each once, in this order, with no jump between."""
     sides = []
-    for comment, side in ((COPY_IN, "into"), (COPY_OUT, "out of")):
+    for comment, side, tensors in (
+        (COPY_IN, "into", (*recipe.carried, *recipe.tensors)),
+        (COPY_OUT, "out of", recipe.carried),
+    ):
         at = []
-        for one in recipe.carried:
+        for one in tensors:
             pattern = rf"^[ \t]*{re.escape(comment)} {place.number} {one.name}$"
             found = [match.start() for match in re.finditer(pattern, ptx, re.MULTILINE)]
             require(

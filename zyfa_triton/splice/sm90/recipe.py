@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from zyfa_triton.splice.recipe import Recipe
-from zyfa_triton.splice.sm90.layout import MmaLayout
+from zyfa_triton.splice.sm90.layout import Layout
 
 INPUT_BITS = {"i32": 32, "f32": 32, "i64": 64, "pointer": 64}
 ELEMENT_BITS = {"i8": 8, "f8E4M3FN": 8, "f8E5M2": 8, "f16": 16, "bf16": 16, "i32": 32, "f32": 32}
@@ -27,18 +27,25 @@ class PtxInput:
 
 
 @dataclass(frozen=True)
-class Carried:
-    """A loop-carried variable: goes in and comes out in the same 32-bit PTX registers.
+class PtxTensor:
+    """A tensor that the loop reads, in 32-bit PTX registers.
 
     registers: of a lane. element: type in Triton's IR: i32, f32, f16, bf16, i8, f8E4M3FN, f8E5M2;
-    narrow ones are packed, `sm90.layout.MmaLayout` says how. shape: (rows, columns) of a matrix
-    in a matrix result's layout, (rows,) of a vector with one value a row, () of a scalar.
+    narrow ones are packed, `sm90.layout` says how. shape: (rows, columns) of a matrix in the
+    layout of a matrix result or of a matrix instruction's first operand, (rows,) of a vector with
+    one value a row of a result.
     """
 
     name: str
     registers: int
     element: str = "f32"
     shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Carried(PtxTensor):
+    """A loop-carried variable: goes in and comes out in the same registers. shape: as for tensors,
+    or () of a scalar."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,11 @@ class Names:
         inputs: name -> register: .b32, .b64 for i64 and pointers.
         memory: name -> register (.b32) with the address in the window of shared memory.
         carried: name -> registers (.b32), in the order of the lane's elements.
-        layouts: name of a carried tensor -> its layout.
+        tensors: the same for those that are only read.
+        layouts: name of a tensor, carried or not -> its layout.
 
-    All of these may be written. bounds, inputs and memory are copies; what stands in the carried
-    registers at the end is the loop's result.
+    All of these may be written: they are copies. What stands in the carried registers at the end is
+    the loop's result.
     """
 
     label: str
@@ -63,7 +71,8 @@ class Names:
     inputs: Mapping[str, str]
     memory: Mapping[str, str]
     carried: Mapping[str, tuple[str, ...]]
-    layouts: Mapping[str, MmaLayout]
+    layouts: Mapping[str, Layout]
+    tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +88,7 @@ class PtxRecipe(Recipe):
         inputs: the operands of `marked_bound`, in order; the bounds come by themselves.
         carried: the loop's variables in the order in which Triton carries them.
         memory: names given by `marker.located`.
+        tensors: what `marker.handed` gives.
         requires: what must stand in the text, such as "wgmma.mma_async".
         maximum_registers: of a thread, for the kernel; None: what the hardware has.
         maximum_spill_bytes: of a thread, stored or loaded, for the kernel with the loop.
@@ -89,6 +99,7 @@ class PtxRecipe(Recipe):
     inputs: tuple[PtxInput, ...] = ()
     carried: tuple[Carried, ...]
     memory: tuple[str, ...] = ()
+    tensors: tuple[PtxTensor, ...] = ()
     requires: tuple[str, ...] = ()
     maximum_registers: int | None = None
     maximum_spill_bytes: int = 0
@@ -111,6 +122,7 @@ class PtxRecipe(Recipe):
             "inputs": [one.name for one in self.inputs],
             "carried": [one.name for one in self.carried],
             "memory": list(self.memory),
+            "tensors": [one.name for one in self.tensors],
         }
         for part, names in parts.items():
             for name in names:
@@ -130,16 +142,17 @@ class PtxRecipe(Recipe):
                 raise self.wrong(
                     "inputs", f"{one.name}: kind {one.kind!r}; accepted are {list(INPUT_BITS)}"
                 )
-        for each in self.carried:
-            accepted = ELEMENT_BITS if each.shape else _SCALARS
+        for each in (*self.carried, *self.tensors):
+            part = seen[each.name]
+            accepted = ELEMENT_BITS if each.shape else _SCALARS if part == "carried" else ()
             if each.element not in accepted or len(each.shape) > 2:
                 raise self.wrong(
-                    "carried",
+                    part,
                     f"{each.name}: {each.element!r} of shape {each.shape}; accepted are "
                     f"{list(accepted)}, of up to two dimensions",
                 )
             if each.registers < 1 or (not each.shape and each.registers != 1):
-                raise self.wrong("carried", f"{each.name}: {each.registers} registers")
+                raise self.wrong(part, f"{each.name}: {each.registers} registers")
         for limit in ("maximum_registers", "maximum_spill_bytes"):
             value = getattr(self, limit)
             if value is not None and value < 0:
