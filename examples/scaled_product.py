@@ -1,8 +1,9 @@
 """Decides a loop by hand for a kernel of its own: an FP8 matrix product with row sums.
 
-`scaled_product` is the kernel, in Triton; `ScaledProductLoop` the loop that may take the place of
-its loop on gfx950. docs/hand-scheduling.md walks through both. Run it: the machine code of either
-is executed on this CPU and compared with a plain product.
+`scaled_product` is the kernel, in Triton; `product_loop` the order of the steps of a loop that may
+take the place of its loop; `ScaledProductLoop` that loop for gfx950 (scaled_product_sm90.py: for
+sm_90a). docs/hand-scheduling.md walks through them. Run it: the machine code of Triton's loop and
+of ours is executed on this CPU and compared with a plain product.
 
     python examples/scaled_product.py
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import triton
@@ -59,11 +60,73 @@ def scaled_product(
         tl.store(row_sum_ptr + tl.program_id(0) * BLOCK_M + rows, row_sum)
 
 
-# Registers by role. A and B are loaded twice over: while the matrix instructions read one copy,
-# the next tile arrives in the other.
+ONES_CODES = 0x38383838  # four e4m3 ones
+
+
+class Machine(Protocol):
+    """What the steps of `product_loop` are on a target: each gives lines of assembly.
+
+    depth: k of one matrix instruction.
+    """
+
+    depth: int
+
+    def start(self, done: str) -> Iterator[str]:
+        """This lane's places in A and B, accumulators; to `done` if there is no step of k."""
+
+    def load(self, copy: int) -> Iterator[str]:
+        """Ask for a step of k of A and B, into one of two copies. Any order of k within what one
+        matrix instruction takes will do if it is the same in A and B: a sum does not mind."""
+
+    def advance(self, otherwise: str) -> Iterator[str]:
+        """On to the next step of k; to `otherwise` if there is none."""
+
+    def wait(self, steps: int) -> Iterator[str]:
+        """Until no more than `steps` steps' loads are under way."""
+
+    def multiply(self, copy: int, part: int) -> Iterator[str]:
+        """Two matrix instructions: part of A times B, and times ones, which gives the row sums."""
+
+    def jump(self, label: str) -> Iterator[str]: ...
+
+    def finish(self) -> Iterator[str]:
+        """Results where Triton expects them."""
+
+
+def product_loop(machine: Machine, label: str) -> Iterator[str]:
+    """The loop, two steps of k at a time: load into one copy, multiply the other, change places.
+
+    A and B are loaded twice over: while the matrix instructions read one copy, the next step
+    arrives in the other.
+    """
+
+    def multiply(copy: int) -> Iterator[str]:
+        for part in range(BLOCK_K // machine.depth):
+            yield from machine.multiply(copy, part)
+
+    yield from machine.start(f"{label}_done")
+    yield from machine.load(0)
+    yield f"{label}_loop:"
+    for copy in (0, 1):
+        yield from machine.advance(f"{label}_last_{copy}")
+        yield from machine.load(1 - copy)
+        yield from machine.wait(1)
+        yield from multiply(copy)
+    yield from machine.jump(f"{label}_loop")
+    for copy in (0, 1):
+        yield f"{label}_last_{copy}:"
+        yield from machine.wait(0)
+        yield from multiply(copy)
+        if copy == 0:
+            yield from machine.jump(f"{label}_done")
+    yield f"{label}_done:"
+    yield from machine.finish()
+
+
+# Registers of the gfx950 loop by role.
 A_OFFSET, B_OFFSET = 10, 11  # byte offset of this lane's row
 SCRATCH = 12
-ONES = 16  # to 23: the e4m3 code of 1.0 in every byte
+ONES = 16  # to 23
 ACC_C, ROW_SUM = 64, 80  # results: 16 registers and 1
 A_COPY, B_COPY = (100, 116), (132, 148)  # 2 slices of 64 k x 8 registers each
 ACC_ONES = 164  # to 179: A times ones; every register holds the row sum of the lane's row
@@ -97,83 +160,71 @@ class ScaledProductLoop(LoopRecipe):
     def text(self, label: str, layout: MatrixLayout) -> str:
         if layout != LAYOUT:
             raise SpliceError(f"{self.name} is written for {LAYOUT}, Triton chose {layout}")
-        return "\n".join([*_start(label), *_steady_state(label), *_finish(label)])
+        return "\n".join(product_loop(_Gfx950(), label))
 
 
-def _start(label: str) -> Iterator[str]:
-    """This lane's byte offsets in A and B, accumulators at zero, loads of the first tile."""
-    yield "v_readfirstlane_b32 s40, v0"
-    yield "s_lshr_b32 s40, s40, 6 ; wave"
-    yield "s_lshl_b32 s40, s40, 5 ; its first row in A"
-    yield f"v_and_b32 v{B_OFFSET}, 31, v0 ; row in B, and in the wave's 32 rows of A"
-    yield f"v_add_u32 v{A_OFFSET}, s40, v{B_OFFSET}"
-    yield f"v_mul_lo_u32 v{A_OFFSET}, v{A_OFFSET}, s25"
-    yield f"v_mul_lo_u32 v{B_OFFSET}, v{B_OFFSET}, s26"
-    yield f"v_and_b32 v{SCRATCH}, 32, v0 ; the upper half of a wave holds the upper 32 k of 64"
-    yield f"v_add_u32 v{A_OFFSET}, v{A_OFFSET}, v{SCRATCH}"
-    yield f"v_add_u32 v{B_OFFSET}, v{B_OFFSET}, v{SCRATCH}"
-    for register in range(8):
-        yield f"v_mov_b32 v{ONES + register}, 0x38383838"
-    for register in range(16):
-        yield f"v_mov_b32 v{ACC_C + register}, 0"
-        yield f"v_mov_b32 v{ACC_ONES + register}, 0"
-    yield "s_cmp_lt_i32 s24, 1"
-    yield f"s_cbranch_scc1 {label}_done"
-    yield "s_mov_b64 s[42:43], s[20:21] ; a, b and k of the tile that is loaded last"
-    yield "s_mov_b64 s[44:45], s[22:23]"
-    yield "s_mov_b32 s46, 0"
-    yield from _load(0)
+class _Gfx950:
+    """The loop's steps; waits are by count of loads."""
 
+    depth = SLICE_K
 
-def _steady_state(label: str) -> Iterator[str]:
-    """Two steps: load into one copy, multiply the other; then the copies change places."""
-    yield f"{label}_loop:"
-    for copy in (0, 1):
+    def start(self, done: str) -> Iterator[str]:
+        yield "v_readfirstlane_b32 s40, v0"
+        yield "s_lshr_b32 s40, s40, 6 ; wave"
+        yield "s_lshl_b32 s40, s40, 5 ; its first row in A"
+        yield f"v_and_b32 v{B_OFFSET}, 31, v0 ; row in B, and in the wave's 32 rows of A"
+        yield f"v_add_u32 v{A_OFFSET}, s40, v{B_OFFSET}"
+        yield f"v_mul_lo_u32 v{A_OFFSET}, v{A_OFFSET}, s25"
+        yield f"v_mul_lo_u32 v{B_OFFSET}, v{B_OFFSET}, s26"
+        yield f"v_and_b32 v{SCRATCH}, 32, v0 ; the upper half of a wave holds the upper 32 k of 64"
+        yield f"v_add_u32 v{A_OFFSET}, v{A_OFFSET}, v{SCRATCH}"
+        yield f"v_add_u32 v{B_OFFSET}, v{B_OFFSET}, v{SCRATCH}"
+        for register in range(8):
+            yield f"v_mov_b32 v{ONES + register}, 0x{ONES_CODES:x}"
+        for register in range(16):
+            yield f"v_mov_b32 v{ACC_C + register}, 0"
+            yield f"v_mov_b32 v{ACC_ONES + register}, 0"
+        yield "s_cmp_lt_i32 s24, 1"
+        yield f"s_cbranch_scc1 {done}"
+        yield "s_mov_b64 s[42:43], s[20:21] ; a, b and k of the tile that is loaded last"
+        yield "s_mov_b64 s[44:45], s[22:23]"
+        yield "s_mov_b32 s46, 0"
+
+    def load(self, copy: int) -> Iterator[str]:
+        for piece in range(4):  # 16 bytes: 32 consecutive ones of a row for each slice
+            offset = SLICE_K * (piece // 2) + 16 * (piece % 2)
+            for first, row, base in ((A_COPY, A_OFFSET, 42), (B_COPY, B_OFFSET, 44)):
+                low = first[copy] + 4 * piece
+                yield (
+                    f"global_load_dwordx4 v[{low}:{low + 3}], v{row}, s[{base}:{base + 1}] "
+                    f"offset:{offset}"
+                )
+
+    def advance(self, otherwise: str) -> Iterator[str]:
         yield f"s_add_u32 s46, s46, {BLOCK_K}"
         yield "s_cmp_ge_i32 s46, s24"
-        yield f"s_cbranch_scc1 {label}_last_{copy}"
+        yield f"s_cbranch_scc1 {otherwise}"
         for pointer in (42, 44):
             yield f"s_add_u32 s{pointer}, s{pointer}, {BLOCK_K}"
             yield f"s_addc_u32 s{pointer + 1}, s{pointer + 1}, 0"
-        yield from _load(1 - copy)
-        yield f"s_waitcnt vmcnt({LOADS}) ; the older tile is here, the younger under way"
-        yield from _multiply(copy)
-    yield f"s_branch {label}_loop"
-    for copy in (0, 1):
-        yield f"{label}_last_{copy}:"
-        yield "s_waitcnt vmcnt(0)"
-        yield from _multiply(copy)
-        if copy == 0:
-            yield f"s_branch {label}_done"
 
+    def wait(self, steps: int) -> Iterator[str]:
+        yield f"s_waitcnt vmcnt({LOADS * steps})"
 
-def _finish(label: str) -> Iterator[str]:
-    yield f"{label}_done:"
-    yield "s_nop 15 ; a matrix instruction's result may be read 20 states after it"
-    yield "s_nop 3"
-    yield f"v_mov_b32 v{ROW_SUM}, v{ACC_ONES}"
-
-
-def _load(copy: int) -> Iterator[str]:
-    """One step of k: 32 consecutive bytes of a row for each slice. The order of k within a slice is
-    the same in A and B, and not that of memory, which a sum does not mind."""
-    for piece in range(4):
-        offset = SLICE_K * (piece // 2) + 16 * (piece % 2)
-        for first, row, base in ((A_COPY, A_OFFSET, 42), (B_COPY, B_OFFSET, 44)):
-            low = first[copy] + 4 * piece
-            yield (
-                f"global_load_dwordx4 v[{low}:{low + 3}], v{row}, s[{base}:{base + 1}] "
-                f"offset:{offset}"
-            )
-
-
-def _multiply(copy: int) -> Iterator[str]:
-    """C^T += B A^T and ones A^T: the transposes, so that a lane holds one row of A."""
-    for part in range(2):
+    def multiply(self, copy: int, part: int) -> Iterator[str]:
+        """C^T += B A^T and ones A^T: the transposes, so that a lane holds one row of A."""
         a, b = A_COPY[copy] + 8 * part, B_COPY[copy] + 8 * part
         for left, accumulator in ((b, ACC_C), (ONES, ACC_ONES)):
             acc = f"v[{accumulator}:{accumulator + 15}]"
             yield f"v_mfma_f32_32x32x64_f8f6f4 {acc}, v[{left}:{left + 7}], v[{a}:{a + 7}], {acc}"
+
+    def jump(self, label: str) -> Iterator[str]:
+        yield f"s_branch {label}"
+
+    def finish(self) -> Iterator[str]:
+        yield "s_nop 15 ; a matrix instruction's result may be read 20 states after it"
+        yield "s_nop 3"
+        yield f"v_mov_b32 v{ROW_SUM}, v{ACC_ONES}"
 
 
 def example_arguments(size_m: int, size_n: int, size_k: int, seed: int = 0) -> dict[str, Any]:

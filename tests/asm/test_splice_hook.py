@@ -234,7 +234,7 @@ def test_another_target_gets_the_kernel_without_its_mark() -> None:
     loop = splice.use(ProductLoop())
     arguments = example.example_arguments(example.BLOCK_M, example.BLOCK_N, example.BLOCK_K)
     hopper = GPUTarget("cuda", 90, 32)
-    with pytest.warns(SpliceWarning, match="recipes are for gfx950"):
+    with pytest.warns(SpliceWarning, match="scaled_product is for gfx950"):
         marked = compile_kernel(
             example.scaled_product, arguments, {**example.BLOCKS, "LOOP": loop}, hopper, num_warps=8
         )

@@ -21,7 +21,7 @@ from zyfa_triton.kernels.attention import _load_queries, _tile
 from zyfa_triton.kernels.attention_loop import AttentionLoop
 from zyfa_triton.kernels.launch import LAUNCH_OPTIONS
 from zyfa_triton.splice import Input, LoopRecipe, MatrixLayout, Output
-from zyfa_triton.splice.layout import matrix_layout
+from zyfa_triton.splice.gfx950.layout import matrix_layout
 
 
 @pytest.fixture(autouse=True)

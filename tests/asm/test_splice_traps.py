@@ -24,8 +24,9 @@ from tests.asm.splice_cases import (
 )
 from zyfa_triton import splice
 from zyfa_triton.backends import emulated
-from zyfa_triton.splice import SpliceError, hook, text, ttgir
-from zyfa_triton.splice.amdgcn import descriptor_value
+from zyfa_triton.splice import SpliceError, hook
+from zyfa_triton.splice.gfx950 import compilation, cut, text
+from zyfa_triton.splice.gfx950.amdgcn import descriptor_value
 
 pytestmark = pytest.mark.usefixtures("fresh_splice")
 
@@ -46,36 +47,36 @@ def refused(recipe: ProductLoop, match: str) -> None:
 
 
 def test_every_register_stands_alone_among_the_clobbers() -> None:
-    clobbers = [one for one in ttgir.constraints(ProductLoop()) if one.startswith("~")]
+    clobbers = [one for one in cut.constraints(ProductLoop()) if one.startswith("~")]
     assert len(clobbers) == len(set(clobbers)) == 14 + 80 + 7 + 3
     assert not [one for one in clobbers if ":" in one]
 
 
 def test_clobbers_that_llvm_ignores_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it ignores ranges; that of Triton 3.6 crashes over some, so here they are left out."""
-    monkeypatch.setattr(ttgir, "single_registers", lambda numbers: ["s40"])
+    monkeypatch.setattr(cut, "single_registers", lambda numbers: ["s40"])
     refused(ProductLoop(), r"LLVM gives the kernel v0 to v\d+, scaled_product uses v179")
 
 
 def test_a_result_that_llvm_put_elsewhere_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = ttgir.constraints
+    right = cut.constraints
 
     def wrong(recipe: Any) -> list[str]:
         return ["={v81}" if one == "={v80}" else one for one in right(recipe)]
 
-    monkeypatch.setattr(ttgir, "constraints", wrong)
+    monkeypatch.setattr(cut, "constraints", wrong)
     refused(ProductLoop(), "LLVM put the results into v81 instead of v80")
 
 
 def test_a_call_that_llvm_deleted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What LLVM does, after printing `error:`, with a constraint that it cannot meet."""
-    before = hook.prepare_llir
+    before = compilation.prepare_llir
 
     def without_call(llir: str, recipe: Any, metadata: dict[str, Any]) -> str:
         before(llir, recipe, metadata)
         return re.sub(r'"; @splice-body \w+ .*? end"', '""', llir)
 
-    monkeypatch.setattr(hook, "prepare_llir", without_call)
+    monkeypatch.setattr(compilation, "prepare_llir", without_call)
     refused(ProductLoop(), "the assembly holds the loop's place 0 times")
 
 
@@ -96,12 +97,12 @@ def test_without_being_told_llvm_reserves_registers_above_127(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """LLVM only warns. Where it then spills into what it reserved (Triton 3.9), that is noticed."""
-    before = hook.prepare_llir
+    before = compilation.prepare_llir
 
     def untold(llir: str, recipe: Any, metadata: dict[str, Any]) -> str:
         return before(llir, recipe, metadata).replace('"amdgpu-agpr-alloc"="0"', "")
 
-    monkeypatch.setattr(hook, "prepare_llir", untold)
+    monkeypatch.setattr(compilation, "prepare_llir", untold)
     loop = splice.use(IdleAttentionLoop(p_mode="lean", is_causal=True))
     try:
         compiled = compile_attention(loop)

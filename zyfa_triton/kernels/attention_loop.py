@@ -42,8 +42,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zyfa_triton.splice.layout import MatrixLayout
-from zyfa_triton.splice.recipe import Input, LoopRecipe, Output
+from zyfa_triton.splice.gfx950.layout import MatrixLayout
+from zyfa_triton.splice.gfx950.recipe import Input, LoopRecipe, Output
 
 TILE_M = 256
 TILE_N = 64

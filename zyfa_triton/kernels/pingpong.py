@@ -35,8 +35,8 @@ from zyfa_triton.kernels.attention_loop import (
 from zyfa_triton.kernels.family import Config, Launch
 from zyfa_triton.kernels.launch import complaint_of_tiles, launch_attention
 from zyfa_triton.problem import Problem
-from zyfa_triton.splice.recipe import register_numbers
-from zyfa_triton.splice.text import AFTER, BEFORE
+from zyfa_triton.splice.gfx950.recipe import register_numbers
+from zyfa_triton.splice.gfx950.text import AFTER, BEFORE
 
 CONFIG: Mapping[str, Any] = {
     "BLOCK_M": TILE_M,

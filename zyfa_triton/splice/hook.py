@@ -12,11 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -24,25 +20,28 @@ from typing import Any
 
 from zyfa_triton import env
 from zyfa_triton.splice import markers
-from zyfa_triton.splice.amdgcn import insert_text
 from zyfa_triton.splice.errors import SpliceError, SpliceWarning, require
-from zyfa_triton.splice.llir import prepare_llir
-from zyfa_triton.splice.recipe import LoopRecipe
-from zyfa_triton.splice.ttgir import cut_loop
+from zyfa_triton.splice.gfx950 import compilation as _gfx950
+from zyfa_triton.splice.recipe import Recipe
+from zyfa_triton.splice.sm90 import compilation as _sm90
+from zyfa_triton.splice.stages import Stage, parse_module
 
-TARGET = "gfx950"
 _KEY = "zyfa-splice"  # for Triton's cache: the same mark means nothing without the hook
 _FALLBACK = "fallback: "
-_SPLICED_STAGES = ("ttgir", "llir", "amdgcn", "hsaco")
+# Triton's name of a target -> its stages and what compiles with a loop replaced
+_TARGETS: dict[str, tuple[tuple[str, ...], Any]] = {
+    "gfx950": (_gfx950.STAGES, _gfx950.compile_spliced),
+    "sm90": (_sm90.STAGES, _sm90.compile_spliced),
+}
 
-Stage = Callable[[Any, dict[str, Any]], Any]
+_LATER_STAGES = {name for names, _ in _TARGETS.values() for name in names[1:]}
 
-_recipes: dict[str, LoopRecipe] = {}
+_recipes: dict[str, Recipe] = {}
 _warned: set[tuple[str, str]] = set()
 _is_building_stages: ContextVar[bool] = ContextVar("_is_building_stages", default=False)
 
 
-def use(recipe: LoopRecipe) -> str:
+def use(recipe: Recipe) -> str:
     """Make a recipe known, install the hook, and return the LOOP constexpr that asks for it.
 
     The value is valid in this process; it may be one of several in an autotuner's configurations.
@@ -58,7 +57,7 @@ def use(recipe: LoopRecipe) -> str:
 def _machinery_digest() -> str:
     """Hash of this package's sources: what it accepts and how it pads decides the binary too."""
     content = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         content.update(path.read_bytes())
     return content.hexdigest()
 
@@ -154,8 +153,8 @@ class _Compilation:
 
     def wrap(self) -> None:
         self.stages["ttgir"] = self._ttgir
-        for name in _SPLICED_STAGES[1:]:
-            if name in self.stages:
+        for name in list(self.stages):
+            if name in _LATER_STAGES:
                 self.stages[name] = self._later_stage(name)
 
     def _ttgir(self, module: Any, metadata: dict[str, Any]) -> Any:
@@ -169,7 +168,7 @@ class _Compilation:
                 raise
             _warn(_kernel_name(text), str(error))
             metadata["splice"] = _FALLBACK + str(error)
-        plain = _parse(markers.without_marks(text), module.context)
+        plain = parse_module(markers.without_marks(text), module.context)
         return self.original["ttgir"](plain, metadata)
 
     def _later_stage(self, name: str) -> Stage:
@@ -182,36 +181,27 @@ class _Compilation:
 
     def _splice(self, text: str, context: Any, metadata: dict[str, Any]) -> Any:
         """GPU IR module of the kernel with its loop replaced; keeps the later stages' results."""
-        mark = markers.read_mark(text)
-        recipe = _recipes.get(mark.loop)
-        require(recipe, f"no recipe {mark.loop} is known in this process")
+        loops = {mark.loop for mark in markers.read_marks(text)}
+        require(len(loops) == 1, f"the kernel's marks ask for {len(loops)} loops, not one")
+        loop = loops.pop()
+        recipe = _recipes.get(loop)
+        require(recipe, f"no recipe {loop} is known in this process")
         assert recipe is not None
         target = getattr(self.options, "arch", None)
+        names, compile_spliced = _TARGETS[recipe.target]
         require(
-            target == TARGET and all(name in self.original for name in _SPLICED_STAGES),
-            f"the target is {target}, recipes are for {TARGET}",
+            target == recipe.target and all(name in self.original for name in names),
+            f"the target is {target}, {recipe.name} is for {recipe.target}",
         )
         metadata_after = dict(metadata)
         options = dataclasses.replace(self.options, **recipe.options)
-        stages = self._stages(options)
-        with _triton_errors():
-            uncut = stages["ttgir"](_parse(text, context), metadata_after)
-        cut, layout = cut_loop(str(uncut), recipe)
-        with _triton_errors():
-            module = _parse(cut, context)
-            llir = stages["llir"](_parse(cut, context), metadata_after)  # consumes its input
-            llir = prepare_llir(llir, recipe, metadata_after)
-            amdgcn = stages["amdgcn"](llir, metadata_after)
-            amdgcn = insert_text(amdgcn, recipe, layout, metadata_after, options.waves_per_eu)
-        with _triton_errors("LLVM's assembler, which says why on stderr"):
-            binary = stages["hsaco"](amdgcn, metadata_after)
-        metadata.update(metadata_after, splice=mark.loop)
-        self.ready = {
-            "llir": (module, llir),
-            "amdgcn": (llir, amdgcn),
-            "hsaco": (amdgcn, binary),
-        }
-        return module
+        results = compile_spliced(
+            text, context, recipe, self._stages(options), options, metadata_after
+        )
+        metadata.update(metadata_after, splice=loop)
+        steps = zip(names[1:], results[:-1], results[1:], strict=True)
+        self.ready = {name: (before, after) for name, before, after in steps}
+        return results[0]
 
     def _stages(self, options: Any) -> dict[str, Stage]:
         """Triton's stages, and those of other hooks, for the recipe's compile options."""
@@ -222,30 +212,6 @@ class _Compilation:
         finally:
             _is_building_stages.reset(token)
         return stages
-
-
-@contextmanager
-def _triton_errors(where: str = "") -> Iterator[None]:
-    """What Triton's passes, MLIR's verifier or LLVM's assembler object to is a reason as well."""
-    try:
-        yield
-    except RuntimeError as error:
-        reason = where or str(error).strip().partition("\n")[0]
-        raise SpliceError(f"the spliced kernel does not compile: {reason}") from error
-
-
-def _parse(text: str, context: Any) -> Any:
-    from triton._C.libtriton import ir
-
-    handle, path = tempfile.mkstemp(suffix=".mlir")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        module = ir.parse_mlir_module(path, context)
-    finally:
-        os.unlink(path)
-    module.context = context
-    return module
 
 
 def _kernel_name(text: str) -> str:

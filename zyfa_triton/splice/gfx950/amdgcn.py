@@ -12,9 +12,9 @@ from typing import Any
 
 from asm_overrides.isa import registers
 from zyfa_triton.splice.errors import require
-from zyfa_triton.splice.layout import MatrixLayout
-from zyfa_triton.splice.recipe import LoopRecipe, register_numbers
-from zyfa_triton.splice.text import body_comment, checked_text
+from zyfa_triton.splice.gfx950.layout import MatrixLayout
+from zyfa_triton.splice.gfx950.recipe import LoopRecipe, register_numbers
+from zyfa_triton.splice.gfx950.text import body_comment, checked_text
 
 LDS_BYTES = 163840  # of a gfx950 compute unit
 _VECTOR_REGISTERS = 512  # of a lane, for all waves of a SIMD together

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from asm_overrides.isa import Instruction, ParseError, Program, parse, registers
 from asm_overrides.isa.operands import HardwareField, Label
 from zyfa_triton.splice.errors import require
-from zyfa_triton.splice.layout import MatrixLayout
-from zyfa_triton.splice.recipe import STATES, LoopRecipe, register_numbers
+from zyfa_triton.splice.gfx950.layout import MatrixLayout
+from zyfa_triton.splice.gfx950.recipe import STATES, LoopRecipe, register_numbers
 
 # LLVM leaves loads in flight across inline assembly, and does not know what the loop leaves in
 # flight: everything is waited for on both sides. The barriers keep one wave's LDS traffic of the

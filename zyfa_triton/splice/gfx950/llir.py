@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from zyfa_triton.splice.errors import require
-from zyfa_triton.splice.markers import COMMENT
-from zyfa_triton.splice.recipe import LoopRecipe
-from zyfa_triton.splice.text import body_comment
+from zyfa_triton.splice.gfx950.recipe import LoopRecipe
+from zyfa_triton.splice.gfx950.text import body_comment
+from zyfa_triton.splice.markers import MARK
 
 _KERNEL = re.compile(r"^define amdgpu_kernel void @\w+\(.*\)[^{\n]*#(\d+)", re.MULTILINE)
 
@@ -24,7 +24,7 @@ def prepare_llir(llir: str, recipe: LoopRecipe, metadata: dict[str, Any]) -> str
     """
     calls = llir.count(f'asm sideeffect "{body_comment(recipe)} ')
     require(calls == 1, f"LLVM IR holds the loop {calls} times")
-    require(COMMENT not in llir, "the mark is still used after the loop was cut out")
+    require(MARK not in llir, "the mark is still used after the loop was cut out")
     group = _KERNEL.search(llir)
     require(group, "no kernel with attributes in LLVM IR")
     assert group is not None

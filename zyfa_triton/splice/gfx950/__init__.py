@@ -1,0 +1,1 @@
+"""Decides how a loop of a gfx950 kernel becomes a recipe's assembly."""
