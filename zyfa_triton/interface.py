@@ -117,7 +117,7 @@ def flash_attn_fp8_func(
     causal: bool = False,
     *,
     granularity: Literal["head", "tensor"] = "head",
-    subtract_k_mean: bool = False,
+    subtract_k_mean: bool = True,
     p_mode: PMode = "lean",
     block_scale: bool | Literal["auto"] = "auto",
     kernel: str = "auto",
@@ -132,11 +132,15 @@ def flash_attn_fp8_func(
         granularity: one scale for each batch entry and key head ("head") or for the whole tensor
             ("tensor").
         subtract_k_mean: removes K's per-channel mean over the sequence before quantising. The
-            softmax does not change, and lse is corrected; a key bias then costs no precision.
+            softmax does not change, and lse is corrected; a key bias then costs no precision. It is
+            one more pass over K. docs/accuracy.md has errors with and without. Means of 2^100 and
+            more are left in, see `quantize_fp8`.
         Others: as in `flash_attn_func`.
     Returns:
         As `flash_attn_func`, in q's dtype. A (batch entry, key head) whose q, k or v holds a NaN or
-        an infinity has NaN in all its outputs. Memory used beside the outputs: the e4m3 copies.
+        an infinity has NaN in all its outputs, with and without the mean, also in rows that do not
+        see that key; with granularity "tensor" all do. Memory used beside the outputs: the e4m3
+        copies.
     """
     checks.check_inputs(q, k, v, _SIXTEEN_BIT)
     checks.check_options(
@@ -186,7 +190,8 @@ def quantize_fp8(
         descale: float32 (batch, nheads_k), an expanded view for "tensor". 1 where all is zero; NaN,
             with NaN codes, where x holds a NaN or an infinity.
         mean: float32 (batch, nheads, headdim), only with subtract_mean: x is about codes * descale
-            + mean.
+            + mean. 0, and nothing subtracted, in channels whose mean is NaN or not below 2^100 in
+            magnitude: finite x has finite codes in any case.
     """
     checks.check_tensor("x", x, _QUANTISABLE)
     _check_quantisation(granularity, subtract_mean, "subtract_mean")

@@ -108,7 +108,7 @@ class Inputs:
 
     @classmethod
     def of(cls, original: Activations, dtype: str) -> Inputs:
-        """Inputs of a dtype of `DTYPES`; e4m3 with one scale a key head."""
+        """Inputs of a dtype of `DTYPES`; e4m3 with one scale a key head, K's mean left in."""
         if DTYPES[dtype] != FP8:
             q, k, v = (x.to(DTYPES[dtype]) for x in (original.q, original.k, original.v))
             return cls(original, dtype, q, k, v)

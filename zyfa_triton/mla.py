@@ -102,7 +102,7 @@ def flash_attn_mla_fp8_func(
     softmax_scale: float | None = None,
     causal: bool = False,
     *,
-    subtract_k_mean: bool = False,
+    subtract_k_mean: bool = True,
     p_mode: PMode = "lean",
     block_scale: bool | Literal["auto"] = "auto",
     kernel: str = "auto",

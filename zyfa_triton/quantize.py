@@ -5,7 +5,9 @@ agree:
 
 - A chunk is `CHUNK` rows of the sequence. Within it, row r of a tile of `ROWS` rows sums rows r, r
   + ROWS, ... in that order; the tile's rows are then added in halves. Chunks are added in order.
-  mean = sum / seqlen.
+  mean = sum / seqlen, but 0 for a channel whose mean is not below `MEAN_LIMIT` in magnitude (a NaN
+  or infinite one is not): a sum may leave float32's range though no element does, and below the
+  limit x - mean is finite wherever x is.
 - amax is the largest |x - mean| in float32; a NaN or infinity in x makes it infinite.
 - descale = amax / 448, and codes are (x - mean) * (448 / amax), each rounded to nearest. amax below
   2^-100 counts as 2^-100; amax 0 gives descale 1 and codes 0; infinite amax gives NaN for both.
@@ -24,6 +26,7 @@ from zyfa_triton.problem import FP8
 E4M3_MAX = 448.0
 NAN_CODE = 0x7F
 AMAX_FLOOR = 2.0**-100  # keeps 448 / amax finite
+MEAN_LIMIT = 2.0**100  # less than half a unit in the last place of float32's largest number
 _LSE_CHUNK = 4096  # queries whose float32 copies exist at once on a CPU
 
 
@@ -127,7 +130,7 @@ def add_mean_to_lse(
     lse: torch.Tensor, q: torch.Tensor, mean: torch.Tensor, softmax_scale: float
 ) -> None:
     """lse (batch, nheads, seqlen_q) += softmax_scale * q . mean of the key head, in float32. -inf
-    stays.
+    stays, whatever is added.
 
     q: (batch, seqlen_q, nheads, headdim), as it was before it was quantised. mean: (batch,
         nheads_k, headdim).
@@ -143,8 +146,8 @@ def add_mean_to_lse(
     per_head = mean.repeat_interleave(group, 1)
     for first in range(0, q.shape[1], _LSE_CHUNK):
         rows = slice(first, first + _LSE_CHUNK)
-        shift = torch.einsum("bshd,bhd->bhs", q[:, rows].float(), per_head)
-        lse[:, :, rows] += shift * softmax_scale
+        shift = torch.einsum("bshd,bhd->bhs", q[:, rows].float(), per_head) * softmax_scale
+        lse[:, :, rows] += torch.where(lse[:, :, rows] == float("-inf"), 0.0, shift)
 
 
 def scale_of(amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -209,7 +212,7 @@ def _centred(x: torch.Tensor, mean: torch.Tensor | None, b: int, h: int) -> torc
 
 
 def _mean(x: torch.Tensor) -> torch.Tensor:
-    """(batch, nheads, headdim), summed in the order that the module describes."""
+    """(batch, nheads, headdim), summed in the order and limited as the module describes."""
     batch, seqlen, nheads, headdim = x.shape
     total = torch.zeros(batch, nheads, headdim)
     for start in range(0, seqlen, CHUNK):
@@ -221,4 +224,5 @@ def _mean(x: torch.Tensor) -> torch.Tensor:
             half = tile.shape[1] // 2
             tile = tile[:, :half] + tile[:, half:]
         total += tile[:, 0]
-    return total / torch.full_like(total, seqlen)
+    mean = total / torch.full_like(total, seqlen)
+    return torch.where(mean.abs() < MEAN_LIMIT, mean, 0.0)

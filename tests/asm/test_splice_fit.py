@@ -82,6 +82,12 @@ FOR = r"^( *%[\w.$-]+(?::\d+)? = scf\.for )"
         (r"^( *)(%[\w.$-]+ = tt\.elementwise_inline_asm .*)$", r"\1\2\n\1\2", "2 marks in one"),
         (FOR + r"(%[\w.$-]+) = (%[\w.$-]+) to (%[\w.$-]+)", r"\1\2 = \3 to %other", "0 loops end"),
         (FOR + r"(%[\w.$-]+) = (%[\w.$-]+) to", r"\1\2 = %size_k to", "does not start from 0"),
+        (
+            FOR,
+            r'%z = tt.elementwise_inline_asm "; @splice-tensor l n" {} %x : tensor<z> -> '
+            r"tensor<z>\n\1",
+            "the kernel hands over n; gfx950 loops take scalars only",
+        ),
         (r"step %c128_i32", "step %c0_i32", "step is 0.0, scaled_product takes 128"),
         (r"^( *)scf\.yield", r"\1tt.store %p, %x : !tt.ptr<f32>\n\1scf.yield", "tt.store"),
         (r"^( *)scf\.yield", r"\1ttg.local_store %p, %x : z\n\1scf.yield", "ttg.local_store"),

@@ -27,6 +27,7 @@ from tests.asm.splice_sm90_cases import (
     misused,
     sums,
 )
+from tests.asm.test_hopper_compile import instructions as sass_of
 from zyfa_triton import splice
 from zyfa_triton.splice import Carried, PtxInput, PtxTensor, SpliceError, SpliceWarning, hook
 from zyfa_triton.splice.markers import has_mark, read_marks, scopes, without_marks
@@ -249,7 +250,7 @@ def test_a_mark_on_something_else_is_an_error(which: str, reason: str) -> None:
         ("ret;", "ret leaves the loop"),
         ("exit;", "exit leaves the loop"),
         ("mov.b32 %r1, 0;", "%r1 is a register of Triton's"),
-        (".shared .b8 mine[16];", "directive .shared"),
+        (".shared .b8 mine[16];", "directive .shared; accepted are .reg and .pragma"),
         ("mov.b32 zy0c_slot_0, 0; }", "braces do not match"),
         ("{", "braces do not match"),
         ("setmaxnreg.dec.sync.aligned.u32 40;", "setmaxnreg changes"),
@@ -314,6 +315,53 @@ class Serialised(WorkLoop):
 def test_serialised_matrix_instructions_are_refused(strict: None) -> None:
     with pytest.raises(SpliceError, match=r"ptxas: .*\(C75\d\d\).*wgmma"):
         compile_twice(splice.use(Serialised()))
+
+
+class Multiplying(WorkLoop):
+    """wgmma on what the kernel carries, reads and keeps in shared memory, waited for."""
+
+    def text(self, names: Any) -> str:
+        acc, operand = ", ".join(names.carried["acc"]), names.tensors["operand"]
+        label = names.label
+        lines = [
+            ".reg .b64 desc, from; .reg .pred done; .reg .b32 low, count;",
+            f"shr.u32 low, {names.memory['ring']}, 4;",
+            "cvt.u64.u32 from, low;",
+            "or.b64 from, from, 0x4000004000010000;  // 128 byte swizzle, 1024 bytes to the next 8",
+            f"mov.b32 count, {names.lower};",
+            f"{label}again:",
+            '.pragma "nounroll";',
+            f"setp.ge.s32 done, count, {names.upper};",
+            f"@done bra {label}over;",
+            "wgmma.fence.sync.aligned;",
+        ]
+        for step in range(4):
+            a = ", ".join(operand[4 * step : 4 * step + 4])
+            lines += [f"add.s64 desc, from, {2 * step};",
+                      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 "
+                      f"{{{acc}}}, {{{a}}}, desc, 1, 1, 1;"]  # fmt: skip
+        lines += [
+            "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;",
+            "add.s32 count, count, 1;", f"bra.uni {label}again;", f"{label}over:",
+        ]  # fmt: skip
+        return "\n".join(lines)
+
+
+def test_matrix_instructions_on_named_registers_are_not_serialised(
+    strict: None, tmp_path: Path
+) -> None:
+    """The copies round the text do not count as reading or writing a result under way."""
+    loop = splice.use(Multiplying(requires=("wgmma.mma_async",)))
+    compiled = compile_twice(loop)
+    assert compiled.metadata.splice == loop
+    cubin = tmp_path / "kernel.cubin"
+    cubin.write_bytes(compiled.asm["cubin"])
+    code = sass_of(cubin)
+    products = [at for at, (_, text) in enumerate(code) if "QGMMA.64x64x32" in text]
+    assert len(products) == 2 * 4
+    for first in range(0, len(products), 4):
+        between = [text for _, text in code[products[first] : products[first + 3]]]
+        assert not any("DEPBAR" in text or "BAR." in text for text in between)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,20 @@ def test_zero_tiny_huge_and_broken_heads(e4m3_device: torch.device) -> None:
     assert bool(codes[:, :, [0, 1, 2, 5]].float().isfinite().all())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_means_that_are_left_in(e4m3_device: torch.device, dtype: torch.dtype) -> None:
+    top = torch.finfo(dtype).max
+    x = make_inputs(1030, 1, dtype=dtype, device=e4m3_device).q
+    x[0, :, 1, 5] = top  # an infinite sum
+    x[0, :, 1, 6] = -1.5 * top / 1030  # a finite one
+    x[0, 0, 1, 6] = top  # and top - mean would be infinite
+    x[0, 1029, 3, 127] = float("nan")
+    assert_same_bits(x, subtract_mean=True)
+    codes, _, mean = quantize_fp8(x, subtract_mean=True)
+    assert bool((mean[0, 1, 5:7] == 0).all())
+    assert bool(codes[:, :, :3].float().isfinite().all())
+
+
 def test_empty_tensors(e4m3_device: torch.device) -> None:
     x = torch.empty(2, 0, 4, 128, dtype=torch.bfloat16, device=e4m3_device)
     codes, descale, mean = quantize_fp8(x, subtract_mean=True)
@@ -70,6 +84,8 @@ def test_lse_correction(device: torch.device) -> None:
     mean = torch.randn(2, 2, 192, device=device)
     lse = torch.randn(2, 6, 333, device=device)
     lse[0, 0, 3] = float("-inf")
+    x.q[0, 3, 0, 0] = 3e38
+    mean[0, 0, 0] = 2.0**99  # their product is infinite, and -inf stays
     expected = lse.double() + 0.1 * torch.einsum(
         "bshd,bhd->bhs", x.q.double(), mean.double().repeat_interleave(3, 1)
     )

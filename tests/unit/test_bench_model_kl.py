@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import accuracy, model_kl
-from bench.model_kl import VARIANTS, Outcome, Variant
-from zyfa_triton import activations
+from bench import accuracy, kl_page, kl_variants, model_kl
+from bench.kl_variants import LEAN, MEAN_REMOVED, PER_HEAD, PER_TENSOR, VARIANTS, Outcome, Variant
+from zyfa_triton import activations, flash_attn_fp8_func
 from zyfa_triton.measure import relative_error
 from zyfa_triton.reference import attention_ref
 
@@ -75,22 +75,22 @@ def test_kl_top_1_and_nll_are_those_of_the_logits(monkeypatch: pytest.MonkeyPatc
 
 def test_every_p_with_every_quantisation_once_and_the_floor() -> None:
     names = [variant.name for variant in VARIANTS]
-    assert len(set(names)) == len(names) == len(model_kl.P_VARIANTS) * 3 + 1
+    assert len(set(names)) == len(names) == len(kl_variants.P_VARIANTS) * 3 + 1
 
 
 def test_p_not_rounded_is_exact_attention_of_the_rounded_inputs() -> None:
     inputs = activations.load(activations.SAMPLE).cut(seqlen=256)
     out = model_kl.attention(
         inputs.q, inputs.k, inputs.v, inputs.softmax_scale,
-        Variant(model_kl.UNROUNDED, model_kl.PER_HEAD),
+        Variant(kl_variants.UNROUNDED, PER_HEAD),
     )  # fmt: skip
     lean = model_kl.attention(
         inputs.q, inputs.k, inputs.v, inputs.softmax_scale,
-        Variant(model_kl.LEAN, model_kl.PER_HEAD),
+        Variant(LEAN, PER_HEAD),
     )  # fmt: skip
     assert 0 < relative_error(lean, out.double()) < 0.01
     bf16 = model_kl.attention(
-        inputs.q, inputs.k, inputs.v, inputs.softmax_scale, Variant(model_kl.BF16_EXACT, None)
+        inputs.q, inputs.k, inputs.v, inputs.softmax_scale, Variant(kl_variants.BF16_EXACT, None)
     )
     exact, _ = attention_ref(
         inputs.q, inputs.k, inputs.v, softmax_scale=inputs.softmax_scale, causal=True
@@ -99,8 +99,49 @@ def test_p_not_rounded_is_exact_attention_of_the_rounded_inputs() -> None:
     assert relative_error(out, exact) > 0.01
 
 
+def test_the_default_is_what_the_op_computes_by_default() -> None:
+    """On gfx950, which scales blocks of P; and K of the sample has a mean that shows."""
+    inputs = activations.load(activations.SAMPLE).cut(seqlen=256)
+    tensors, scale = (inputs.q, inputs.k, inputs.v), inputs.softmax_scale
+    out = flash_attn_fp8_func(*tensors, scale, causal=True, block_scale=True, backend="reference")
+    assert isinstance(out, torch.Tensor)
+    default = Variant(kl_page.DEFAULT_P, kl_page.DEFAULT_QUANTISATION)
+    ours = model_kl.attention(*tensors, scale, default).bfloat16()
+    assert torch.equal(ours, out)
+    others = [Variant(LEAN, quantisation) for quantisation in (PER_HEAD, PER_TENSOR)]
+    for other in (*others, Variant(kl_variants.EXACT, MEAN_REMOVED)):
+        assert not torch.equal(model_kl.attention(*tensors, scale, other).bfloat16(), out), other
+
+
+def results_with(factors: dict[Variant, float]) -> dict[str, dict[str, Outcome]]:
+    """One text; KL of all variants is 1e-2 but for those given, x1e-3."""
+    kl = {variant.name: 1e-3 * factors.get(variant, 10.0) for variant in VARIANTS}
+    return {"prose": {name: outcome([mean] * 10) for name, mean in kl.items()}}
+
+
+def test_the_first_answer_is_our_default_against_aiters_usual_call() -> None:
+    factors = {Variant(LEAN, MEAN_REMOVED): 5.0, Variant(kl_variants.UNSCALED, PER_TENSOR): 1000.0}
+    text = kl_page.document(results_with(factors))
+    assert "prose: KL 5.00 +- 0.00 against 1000.00 +- 0.00 x1e-3, 0.0050 times AITER's" in text
+    assert "AITER's P with our quantisation has 10.00 +- 0.00." in text
+    assert text.index("As they come:") < text.index("With the same quantisation")
+
+
+def test_the_page_says_whether_the_published_ratio_is_reached_and_what_p_alone_could_do() -> None:
+    lean = Variant(LEAN, MEAN_REMOVED)
+    exact = Variant(kl_variants.UNROUNDED, MEAN_REMOVED)
+    reached = kl_page.reached(results_with({lean: 5.0, exact: 4.0}))
+    assert reached == "ZYFA's 0.58 is reached at equal quantisation: 0.50 (prose)."
+    missed = kl_page.reached(results_with({lean: 9.0, exact: 5.0}))
+    assert missed.startswith("So ZYFA's 0.58 is not reached") and "0.90 (prose)" in missed
+    assert "not rounded" not in missed
+    hopeless = kl_page.reached(results_with({lean: 9.0, exact: 7.8}))
+    assert "with P not rounded at all, KL is 0.78 (prose) times" in hopeless
+    assert kl_page.reached({"prose": {}}) == "Not run."
+
+
 def stored_results(folder: Path, skipped: str = "") -> None:
-    for place, name in enumerate(model_kl.TEXTS):
+    for place, name in enumerate(kl_variants.TEXTS):
         for number, variant in enumerate(VARIANTS):
             if variant.name == skipped:
                 continue
@@ -120,19 +161,19 @@ def test_the_section_replaces_itself_and_the_other_command_keeps_it(tmp_path: Pa
     assert text.count("## On a whole model") == 1
     assert text.startswith("# Accuracy\n\nfirst part\n\n")
     assert f"{2 * len(VARIANTS)} of {2 * len(VARIANTS)} runs" in text
-    assert accuracy.MARKER == model_kl.MARKER
-    assert accuracy.kept(page) == text[text.index("\n" + model_kl.MARKER) :]
+    assert accuracy.MARKER == kl_page.MARKER
+    assert accuracy.kept(page) == text[text.index("\n" + kl_page.MARKER) :]
 
 
 def test_runs_that_are_missing_are_said_to_be(tmp_path: Path) -> None:
-    stored_results(tmp_path, skipped=f"{model_kl.LEAN}; {model_kl.PER_HEAD}")
-    text = model_kl.document(model_kl.stored(tmp_path))
+    stored_results(tmp_path, skipped=f"{LEAN}; {PER_HEAD}")
+    text = kl_page.document(model_kl.stored(tmp_path))
     assert text.count("| per head | Lean, block scaled | not run |") == 2
     assert "prose, per head:" not in text
     assert "prose, per tensor: Lean, block scaled has" in text
 
 
 def test_stored_results_of_other_numerics_are_not_taken() -> None:
-    keys = [model_kl._key(Variant(p, model_kl.PER_HEAD)) for p in (model_kl.EXACT, model_kl.LEAN)]
+    keys = [model_kl._key(Variant(p, PER_HEAD)) for p in (kl_variants.EXACT, LEAN)]
     assert keys[0] != keys[1]
-    assert keys[0] == model_kl._key(Variant(model_kl.EXACT, model_kl.PER_HEAD))
+    assert keys[0] == model_kl._key(Variant(kl_variants.EXACT, PER_HEAD))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from zyfa_triton import dispatch
+from zyfa_triton import dispatch, flash_attn_func, quantize_fp8
 from zyfa_triton.backends import device as device_backend
 from zyfa_triton.benchmark import inputs, peers
 from zyfa_triton.benchmark.gate import Gate
@@ -99,6 +99,23 @@ def test_the_first_line_of_an_error_is_its_reason() -> None:
 @pytest.mark.parametrize("name", ["zyfa-auto-lean", "zyfa-auto-exact"])
 def test_our_fp8_paths_pass_the_gate(name: str, quantise: bool, on_a_card: None) -> None:
     assert complaint(name, "fp8", problem(quantise=quantise)) == ""
+
+
+def test_quantising_is_the_same_work_for_us_and_for_peers(
+    on_a_card: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One scale a tensor, K's mean left in: the bits of attention on the codes that peers get."""
+    made = problem(quantise=True)
+    tensors = made.sets[0]
+    call = path("zyfa-auto-lean", "fp8").setup(made)
+    assert not isinstance(call, str)
+    codes, given = [], {}
+    for name in ("q", "k", "v"):
+        x = getattr(tensors, name)
+        one, given[f"{name}_descale"] = quantize_fp8(x, "tensor", nheads_k=SHAPE.nheads_k)[:2]
+        codes.append(one)
+    same = flash_attn_func(*codes, made.softmax_scale, SHAPE.causal, **given)
+    assert torch.equal(call(tensors).out, same)
 
 
 def test_our_bf16_path_passes_the_gate(on_a_card: None) -> None:

@@ -70,6 +70,8 @@ def test_commands_parse(path: Path) -> None:
         elif words[0] == "make":
             named = [word for word in words[1:] if "=" not in word]
             assert named and set(named) <= targets, f"{page_id(path)}: {code}"
+        elif words[0] == "python" and words[1] == "-m" and words[2].startswith("bench."):
+            assert ROOT.joinpath(*words[2].split(".")).with_suffix(".py").is_file(), code
         elif words[0] == "python" and words[1] == "-m":
             is_example = (ROOT / f"{words[2].replace('.', '/')}.py").is_file()
             assert is_example or words[2] in ("zyfa_triton", "zyfa_triton.tuning", "pytest"), (

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from zyfa_triton import checks, flash_attn_fp8_func, flash_attn_func, quantize_fp8
+from zyfa_triton import checks, flash_attn_fp8_func, flash_attn_func, quantize, quantize_fp8
 from zyfa_triton.problem import FP8
 from zyfa_triton.reference import attention_ref
 from zyfa_triton.testing import make_inputs
@@ -298,17 +298,25 @@ def test_out_may_lie_between_the_inputs_of_a_packed_buffer() -> None:
     torch.testing.assert_close(out.double(), ref, rtol=2**-8, atol=1e-4)
 
 
+@pytest.mark.parametrize("subtracts", [None, True, False], ids=["default", "mean", "plain"])
 @pytest.mark.parametrize("granularity", ["head", "tensor"])
-def test_fp8_func_quantises_and_calls_the_fp8_path(granularity: str) -> None:
+def test_fp8_func_quantises_and_calls_the_fp8_path(
+    granularity: str, subtracts: bool | None
+) -> None:
+    """By default without the mean of K, whose share the log-sum-exp gets back."""
     x = make_inputs(40, 50, batch=2, nheads=6)
+    options: dict[str, Any] = {} if subtracts is None else {"subtract_k_mean": subtracts}
     ours, lse = flash_attn_fp8_func(
-        x.q, x.k, x.v, causal=True, granularity=granularity, return_lse=True
+        x.q, x.k, x.v, causal=True, granularity=granularity, return_lse=True, **options
     )
-    (q, qd), (k, kd), (v, vd) = (quantize_fp8(t, granularity, nheads_k=2) for t in (x.q, x.k, x.v))
+    (q, qd), (v, vd) = (quantize_fp8(t, granularity, nheads_k=2) for t in (x.q, x.v))
+    k, kd, *mean = quantize_fp8(x.k, granularity, subtract_mean=subtracts is not False)
     same, same_lse = flash_attn_func(
         q, k, v, causal=True, q_descale=qd, k_descale=kd, v_descale=vd, return_lse=True
     )
     assert torch.equal(ours, same)
+    for each in mean:
+        quantize.add_mean_to_lse(same_lse, x.q, each, 128**-0.5)
     assert torch.equal(lse, same_lse)
 
 

@@ -253,6 +253,8 @@ def test_accuracy_is_that_of_scales_a_head_for_whole_rows(
     error, error_whole = ((x.double() - truth).norm() for x in (out, whole))
     assert error <= 1.1 * error_whole
     assert error <= 0.15 * truth.norm()
+    by_default = flash_attn_mla_fp8_func(**parts)
+    assert torch.equal(by_default, out) == subtract_k_mean
     assert (lse.double() - truth_lse).abs().max() < 0.5
     _, lse_exact = flash_attn_mla_fp8_func(**parts, p_mode="exact", **options)
     assert (lse_exact.double() - truth_lse).norm() < 0.03 * truth_lse.norm()
@@ -296,6 +298,9 @@ def test_ranges_of_zero_tiny_and_unlike_parts() -> None:
 def test_kernels_give_the_bits_of_the_cpu(heads_rope: int, subtract_k_mean: bool) -> None:
     parts = make_parts(70, 1030, batch=2, heads_rope=heads_rope, spread=(0.1, 4.0))
     parts["q_rope"][1, 3, 2, 5] = float("inf")
+    parts["k_nope"][0, 3, 1, 5] = float("nan")  # k has finite scales in any case
+    parts["k_rope"][1, 1029, 0, 63] = float("nan")
+    parts["k_nope"][0, :, 0, 7] = 3e38  # a sum of these is infinite
     inputs = [parts[name] for name in NAMES[:4]]
     ours = quantize.quantize_parts(*inputs, subtract_k_mean=subtract_k_mean)
     found = quantize.empty_part_outputs(*inputs, subtract_k_mean=subtract_k_mean)

@@ -103,12 +103,86 @@ def test_removing_ks_mean_helps_and_lse_is_that_of_the_given_k() -> None:
         out, lse = flash_attn_fp8_func(
             x.q, k, x.v, causal=True, subtract_k_mean=subtract, return_lse=True
         )
+        by_default = flash_attn_fp8_func(x.q, k, x.v, causal=True)
+        assert torch.equal(by_default, out) == subtract
         errors[subtract] = float((out.double() - ref).norm() / ref.norm())
         if subtract:
             assert float((lse.double() - ref_lse).abs().max()) < 0.3
             assert float(ref_lse.abs().max()) > 5  # the mean's share is not small
     assert errors[True] < 0.08
     assert errors[False] > 3 * errors[True]
+
+
+@pytest.mark.parametrize("seqlen_k", [1, 64, 1100])
+def test_equal_keys_are_their_mean_and_rows_average_v(seqlen_k: int) -> None:
+    x = make_inputs(9, seqlen_k)
+    k = x.k[:, :1].expand(x.k.shape).contiguous()
+    ref, ref_lse = attention_ref(x.q, k, x.v)
+    out, lse = flash_attn_fp8_func(x.q, k, x.v, return_lse=True)
+    assert float((out.double() - ref).norm() / ref.norm()) < 0.05  # rounding of V
+    torch.testing.assert_close(lse.double(), ref_lse, rtol=1e-5, atol=1e-5)
+
+
+def test_without_keys_there_is_no_mean() -> None:
+    x = make_inputs(9, 0)
+    out, lse = flash_attn_fp8_func(x.q, x.k, x.v, return_lse=True)
+    assert bool((out == 0).all())
+    assert bool((lse == float("-inf")).all())
+
+
+def wide_keys(seqlen: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """(1, seqlen, 4, 128), finite; in head 1 channels whose sum, mean or difference from the mean
+    is not, or not by much."""
+    k = make_inputs(seqlen, 1, nheads=4, dtype=dtype).q
+    top = torch.finfo(dtype).max
+    k[0, :, 1, 5] = top  # infinite sum
+    k[0, :, 1, 6] = -top / 2
+    k[0, :, 1, 7] = -1.5 * top / seqlen  # finite sum
+    k[0, 0, 1, 7] = top  # and top - mean would be infinite
+    k[0, :, 1, 8] = 2.0**99 * (1 + torch.arange(seqlen) % 2)  # a mean below the limit
+    k[0, :, 1, 9] = 2.0**100  # and one at it
+    return k
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_finite_keys_have_finite_codes_whatever_their_mean_is(dtype: torch.dtype) -> None:
+    k = wide_keys(1030, dtype)
+    codes, descale, mean = quantize_fp8(k, subtract_mean=True)
+    assert bool(codes.float().isfinite().all()) and bool(descale.isfinite().all())
+    assert bool((mean[0, 1, [5, 6, 7, 9]] == 0).all())
+    assert 2.0**100 > float(mean[0, 1, 8]) > 2.0**99
+    plain = quantize_fp8(k)
+    assert float(descale[0, 1]) == float(plain[1][0, 1])
+    assert torch.equal(codes[:, :, 1].float(), plain[0][:, :, 1].float())
+    clean = quantize_fp8(make_inputs(1030, 1, nheads=4, dtype=dtype).q, subtract_mean=True)
+    for ours, same in zip((codes[:, :, 2], mean[:, 2]), (clean[0][:, :, 2], clean[2][:, 2]),
+                          strict=True):  # fmt: skip
+        assert torch.equal(ours.float(), same.float())
+    if dtype == torch.bfloat16:
+        x = make_inputs(9, 1030, nheads_k=4)
+        assert bool(flash_attn_fp8_func(x.q, k, x.v).isfinite().all())
+
+
+@pytest.mark.parametrize("granularity", ["head", "tensor"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=str)
+def test_a_key_that_is_no_number_spoils_what_it_did_without_the_mean(
+    value: float, granularity: Any
+) -> None:
+    """All rows of what shares its scale, seen by them or not, and nothing else."""
+    x = make_inputs(20, 30)
+    clean = flash_attn_fp8_func(x.q, x.k, x.v, causal=True, granularity=granularity)
+    x.k[0, 29, 1, 5] = value  # the last query alone sees it; query heads 2 and 3
+    spoilt = torch.zeros(20, 4, dtype=torch.bool)
+    spoilt[:, 2 if granularity == "head" else 0 :] = True
+    for subtract in (False, True):
+        out, lse = flash_attn_fp8_func(
+            x.q, x.k, x.v, causal=True, granularity=granularity, subtract_k_mean=subtract,
+            return_lse=True,
+        )  # fmt: skip
+        assert torch.equal(out[0].isnan(), spoilt[..., None].expand(20, 4, 128))
+        assert torch.equal(lse[0].T.isnan(), spoilt)
+        if subtract and granularity == "head":
+            assert torch.equal(out[:, :, :2], clean[:, :, :2])
 
 
 def test_lse_of_rows_without_keys_stays_minus_infinity() -> None:
@@ -192,13 +266,27 @@ def test_kernels_agree_on_zero_tiny_huge_and_broken_heads() -> None:
     assert bool((kernel_codes[:, :, 3:5] == quantize.NAN_CODE).all())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_kernels_leave_the_same_means_in(dtype: torch.dtype) -> None:
+    x = wide_keys(1030, dtype)
+    x[0, 1029, 3, 127] = float("nan")
+    ours = quantize.quantize(x, nheads_k=4, per_tensor=False, subtract_mean=True)
+    kernels = kernel_bits(x, nheads_k=4, per_tensor=False, subtract_mean=True)
+    for name, cpu, kernel in zip(("codes", "descale", "mean"), ours, kernels, strict=True):
+        assert torch.equal(cpu.view(torch.uint8), kernel), name
+    assert bool(ours[2].isfinite().all())
+
+
 def test_lse_kernel_agrees_with_the_cpu() -> None:
     x = make_inputs(100, 1, batch=2, headdim=192, layout="transposed")
     mean = torch.randn(2, 2, 192)
     lse = torch.randn(2, 4, 100)
     lse[1, 2, 5] = float("-inf")
+    x.q[1, 5, 2, 0] = float("inf")  # an infinite share is not added to -inf
+    mean[1, 1, 0] = 1.0
     ours, kernel = lse.clone(), lse.clone()
     quantize.add_mean_to_lse(ours, x.q, mean, 0.1)
     interpreter.call("add_mean_to_lse", kernel, x.q, mean, 0.1)
     torch.testing.assert_close(kernel, ours, rtol=1e-5, atol=1e-5)
     assert not torch.equal(ours, lse)
+    assert ours[1, 2, 5] == kernel[1, 2, 5] == float("-inf")

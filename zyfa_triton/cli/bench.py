@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape.add_argument("--headdim", type=int, choices=options.HEADDIMS)
     shape.add_argument("--causal", action=argparse.BooleanOptionalAction)
     shape.add_argument("--quantise", action="store_const", const=True,
-                       help="FP8 paths get bfloat16 and quantise within the time")  # fmt: skip
+                       help="FP8 paths get bfloat16 and quantise within the time: one scale a "
+                       "tensor, K's mean left in, as peers do")  # fmt: skip
     shape.add_argument("--dtype", choices=("fp8", "bf16"), nargs="+", metavar="NAME")
     pacing = parser.add_argument_group("how long")
     pacing.add_argument("--rounds", type=options.positive, default=2, metavar="N")

@@ -22,6 +22,7 @@ DESCRIPTION = """\
 Runs attention and compares with fp64. Without --activations: the sample that ships with the
 package (one layer of Qwen2.5-Coder-1.5B, 1,024 tokens, 2 heads); for --headdim 192, of which
 nothing is captured, made-up inputs. --dtype, --p-mode and --backend take several names.
+FP8 inputs are quantised with one scale a key head, K's mean left in.
 Errors are relative (Frobenius, all heads and rows), x1e-2. LDS conflicts: cycles that they add to
 those that LDS takes without, counted by the emulator. The exit status is 1 when a run does not
 keep the numerics contract or the emulator found a fault."""

@@ -99,8 +99,8 @@ def register(
             transformers calls it; "error" raises NotImplementedError with the reason.
         min_queries: calls with fewer queries go to the fallback; 2 or more, so that decode steps
             do.
-        granularity, subtract_k_mean: as in `flash_attn_fp8_func`; "fp8" only. None is True: models
-            with a bias in their keys lose their way without (docs/accuracy.md).
+        granularity, subtract_k_mean: as in `flash_attn_fp8_func`; "fp8" only. None is its default,
+            True: models with a bias in their keys lose their way without (docs/accuracy.md).
         p_mode, block_scale, kernel, backend: as in `flash_attn_func`.
     Returns:
         name.

@@ -9,6 +9,7 @@ import triton.language as tl
 
 E4M3_MAX: tl.constexpr = tl.constexpr(448.0)
 AMAX_FLOOR: tl.constexpr = tl.constexpr(2.0**-100)
+MEAN_LIMIT: tl.constexpr = tl.constexpr(2.0**100)
 
 
 @triton.jit
@@ -61,13 +62,15 @@ def partial_sums(
 
 @triton.jit
 def mean_of(sums_ptr, row, chunks, seqlen, headdim, WIDTH: tl.constexpr):
-    """(WIDTH,): the chunks' sums added in order, over seqlen."""
+    """(WIDTH,): the chunks' sums added in order, over seqlen; 0 where that is not below
+    MEAN_LIMIT."""
     offs_d = tl.arange(0, WIDTH)
     total = tl.zeros([WIDTH], tl.float32)
     for chunk in range(0, chunks):
         ptrs = sums_ptr + (row * chunks + chunk) * headdim + offs_d
         total += tl.load(ptrs, mask=offs_d < headdim, other=0.0)
-    return tl.div_rn(total, tl.zeros([WIDTH], tl.float32) + seqlen.to(tl.float32))
+    mean = tl.div_rn(total, tl.zeros([WIDTH], tl.float32) + seqlen.to(tl.float32))
+    return tl.where(tl.abs(mean) < MEAN_LIMIT, mean, 0.0)
 
 
 @triton.jit
@@ -142,11 +145,15 @@ def scale_of_amax(amax):
 
 @triton.jit
 def codes_of(rows, mean, inverse, is_finite):
-    """Codes (uint8) of float32 rows (ROWS, WIDTH) less their mean (WIDTH,)."""
+    """Codes (uint8) of float32 rows (ROWS, WIDTH) less their mean (WIDTH,).
+
+    NaN has the code of NaN: of parts of K (`zyfa_triton.joint_scale`) the scale stays finite.
+    """
     scaled = (rows - mean[None, :]) * inverse
+    is_number = scaled == scaled  # targets differ in what a maximum makes of NaN
     scaled = tl.minimum(tl.maximum(scaled, -E4M3_MAX), E4M3_MAX)
     code = scaled.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-    return tl.where(is_finite, code, 0x7F).to(tl.uint8)
+    return tl.where(is_finite, tl.where(is_number, code, 0x7F), 0x7F).to(tl.uint8)
 
 
 @triton.jit(do_not_specialize=["seqlen", "chunks", "heads_a_scale"])
@@ -192,7 +199,7 @@ def lse_shift(
     lse_ptr, q_ptr, mean_ptr, softmax_scale, stride_b, stride_s, stride_h, nheads, group_size,
     seqlen, headdim, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """lse (batch, nheads, seqlen) += softmax_scale * q . mean of the key head.
+    """lse (batch, nheads, seqlen) += softmax_scale * q . mean of the key head; -inf stays.
 
     Grid: (cdiv(seqlen, ROWS) * nheads * batch,). mean: float32 (batch, nheads_k, headdim).
     """
@@ -209,4 +216,5 @@ def lse_shift(
     shift = tl.sum(rows * mean[None, :], 1) * softmax_scale
     offs_s = first + tl.arange(0, ROWS)
     ptrs = lse_ptr + (batch * nheads + head) * seqlen + offs_s
-    tl.store(ptrs, tl.load(ptrs, mask=offs_s < seqlen, other=0.0) + shift, mask=offs_s < seqlen)
+    lse = tl.load(ptrs, mask=offs_s < seqlen, other=0.0)
+    tl.store(ptrs, tl.where(lse == float("-inf"), lse, lse + shift), mask=offs_s < seqlen)

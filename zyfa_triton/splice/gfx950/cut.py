@@ -14,7 +14,14 @@ from zyfa_triton.splice.errors import require
 from zyfa_triton.splice.gfx950.layout import MatrixLayout, matrix_layout
 from zyfa_triton.splice.gfx950.recipe import LoopRecipe, Output, register_numbers
 from zyfa_triton.splice.gfx950.text import body_comment, single_registers
-from zyfa_triton.splice.markers import Mark, read_mark, replace_value, scopes
+from zyfa_triton.splice.markers import (
+    Mark,
+    read_locations,
+    read_mark,
+    read_tensors,
+    replace_value,
+    scopes,
+)
 from zyfa_triton.splice.ttgir import SHARED_EFFECTS, For, constant, operations
 from zyfa_triton.splice.ttgir import loops as every_loop
 
@@ -35,6 +42,8 @@ def cut_loop(ttgir: str, recipe: LoopRecipe) -> tuple[str, MatrixLayout]:
         SpliceError: the marked loop is not what the recipe implements.
     """
     mark = read_mark(ttgir)
+    named = [one.name for one in (*read_locations(ttgir), *read_tensors(ttgir))]
+    require(not named, f"the kernel hands over {', '.join(named)}; gfx950 loops take scalars only")
     layout = matrix_layout(ttgir)
     require(
         layout.version == _GFX950, f"the MFMA layout has version {layout.version}, not gfx950's"

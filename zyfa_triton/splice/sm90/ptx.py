@@ -17,7 +17,7 @@ _LABEL = re.compile(r"^\s*([A-Za-z_$][\w$]*):", re.MULTILINE)
 _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+([\w$]+)\s*;")
 _LEAVES = re.compile(r"(?<![\w.])(?:ret|exit|trap|brkpt|call|brx)\b")
 _TRITONS = re.compile(r"%(?:p|rs|r|rd|f|fd|rq|b)\d+\b")
-_DIRECTIVE = re.compile(r"(?:^|[;{}\n])\s*(\.(?!reg\b|loc\b|pragma\b)\w+)")
+_DIRECTIVE = re.compile(r"(?:^|[;{}\n])\s*(\.(?!reg\b|pragma\b)\w+)")
 _SETMAXNREG = "setmaxnreg"
 
 
@@ -135,7 +135,7 @@ def _check_text(text: str, recipe: PtxRecipe, names: Names) -> None:
     if foreign := _TRITONS.search(code):
         refuse(f"{foreign[0]} is a register of Triton's")
     if directive := _DIRECTIVE.search(code):
-        refuse(f"directive {directive[1]}; accepted is .reg")
+        refuse(f"directive {directive[1]}; accepted are .reg and .pragma")
     if _SETMAXNREG in code:
         refuse(f"{_SETMAXNREG} changes what the kernel round the loop has")
     depth = 0
