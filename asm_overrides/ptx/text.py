@@ -54,6 +54,10 @@ class Text:
         guard = f"@{when} " if when else ""
         self._lines.append(f"{guard}{name} {', '.join(operands)};".replace(" ;", ";"))
 
+    def keep_rolled(self) -> None:
+        """ptxas unrolls nothing that jumps back to the label just placed."""
+        self._lines.append('.pragma "nounroll";')
+
     def comment(self, text: str) -> None:
         """What the next lines do."""
         self._lines.append(f"// {text}")

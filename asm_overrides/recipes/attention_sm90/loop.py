@@ -52,6 +52,7 @@ class _Loop:
         t.op("bra.uni", t.label("end"), when=self.test)
         self._enter()
         t.place("next")
+        t.keep_rolled()
         self._block()
         t.op("add.s32", self.left, self.left, "-1")
         t.op("setp.gt.s32", self.test, self.left, "0")

@@ -29,7 +29,7 @@ ONE = hexadecimal(1.0)
 LANES = "0xffffffff"
 HEADROOM = CODES_PER_OCTAVE  # codes: a flat row's reference moves an octave further than it must
 FAR = TOP_CODE + HEADROOM  # the largest code by which a flat row's reference may move
-FLAT = 16 * 448.0  # a row's sum from which on no key up to the reference has more than a 17th of it
+FLAT = 4 * 448.0  # a row's sum from which on no key up to the reference has more than a fifth of it
 QUAD = ("1", "2")  # lanes that share a row, by exclusive or
 
 
