@@ -11,7 +11,7 @@ def look(t: Text, found: str, barrier: str, phase: str) -> None:
 
 
 def wait(t: Text, name: str, found: str, barrier: str, phase: str) -> None:
-    """Until the phase is over, unless `found`, from `look`, says that it is. name: of the labels."""
+    """Until the phase is over, unless `found`, from `look`, says that it is. name: for labels."""
     t.op("bra.uni", t.label(f"{name}_over"), when=found)
     t.place(f"{name}_again")
     t.op("mbarrier.try_wait.parity.shared::cta.b64", found, f"[{barrier}]", phase)

@@ -132,3 +132,24 @@ def test_names_of_a_text_begin_with_its_label() -> None:
     assert t.render().split("\n") == [
         "{", ".reg .b32 a_x;", ".reg .f32 a_y_<2>;", "@p mov.b32 a_x, 0;", "a_end:", "}",
     ]  # fmt: skip
+
+
+def test_tuning_of_some_kernels_compares_them_with_what_a_call_takes_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, arguments = problem_and_arguments(dtype=FP8)
+    key = tuning.key_of(problem, "sm90")
+    everything = tuning.measured(problem, key, arguments)
+    assert {tuning.kernel_of(each) for each in everything} == {"triton", "gluon", "ptx"}
+    present = {"kernel": "gluon", "BLOCK_N": 128, "num_stages": 4, "OVERLAP": True}
+    monkeypatch.setattr(tuning.choice, "resolve", lambda key: present)
+    with tuning.only(["ptx"]):
+        found = tuning.measured(problem, key, arguments)
+    assert found == [present, *({**c, "kernel": "ptx"} for c in PTX.configurations(problem))]
+    assert tuning.measured(problem, key, arguments) == everything
+    # what is stored for other tensors of the key may not serve these
+    arguments["k_ptr"] = (
+        torch.empty(64 * 2 * 136, dtype=torch.uint8)[8:].view(FP8)[:128].expand(1, 64, 2, 128)
+    )
+    with tuning.only(["gluon"]):
+        assert tuning.measured(problem, key, arguments) == [tuning.default(key)]

@@ -118,8 +118,7 @@ def run(
         def measure() -> tuple[dict[str, Any], dict[str, object]]:
             from zyfa_triton.tuning import autotune
 
-            others = tuning.tunable(problem, key, arguments)
-            return autotune.measure(key, [*tuning.candidates(key), *others], launch)
+            return autotune.measure(key, tuning.measured(problem, key, arguments), launch)
 
         def tuned() -> dict[str, Any]:
             capturing = torch.cuda.is_current_stream_capturing()

@@ -41,11 +41,6 @@ class Parameters:
             if getattr(self, name) not in accepted:
                 raise ValueError(f"{name}: got {getattr(self, name)!r}; accepted: {accepted}")
 
-    @property
-    def name(self) -> str:
-        """Name that tells variants apart."""
-        return f"attention_sm90_d{self.headdim}_{self.p_mode}_s{self.stages}_{self.ones}{'' if self.referred else '_late'}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Interface:
@@ -54,14 +49,14 @@ class Interface:
     Read: first, last (s32): blocks [first, last) are left to do. multiplier, scale_log2 (f32):
     codes times 2^-24 (lean) or octaves (exact), and octaves, of a raw score. q: A operands of the
     head dim, 4 registers for each 32 columns. Addresses (b32): k_first, k_rest (None for head dim
-    128), values: rings of tiles, each with its rows of 128 (k_rest: 64) swizzled bytes; values holds
-    V^T, with 8 rows of ones behind each tile's 128 unless they are apart, at `ones`. k_full,
+    128), values: rings of tiles, each with its rows of 128 (k_rest: 64) swizzled bytes; values
+    holds V^T, with 8 rows of ones behind each tile's 128 unless they are apart, at `ones`. k_full,
     v_full, used: rings of barriers.
 
     Read and written: k_slot, k_phase, v_slot, v_phase (s32): places of the next block of K and of
     the block of V whose P is at hand. p: that P: float16 pairs whose bits are codes (lean, 32), or
-    float32 (exact, 64). acc_o (f32, 64), see `referred`; row_max (2, raw scores); acc_l (4: each row's
-    sum twice), not yet multiplied by alpha (2). On leaving alpha is 1.
+    float32 (exact, 64). acc_o (f32, 64), see `referred`; row_max (2, raw scores); acc_l (4: each
+    row's sum twice), not yet multiplied by alpha (2). On leaving alpha is 1.
 
     The arrival at used[k_slot] of each warp counts once.
     """

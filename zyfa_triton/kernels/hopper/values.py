@@ -15,7 +15,7 @@ from zyfa_triton.kernels.hopper.compat import as_tile
 
 ONES = gl.constexpr(8)  # rows, as many as are swizzled together
 BEHIND = gl.constexpr(tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7))
-"""Whether ones stand behind each tile: later Tritons refuse views beyond the piece they start in."""
+"""Whether ones stand behind each tile: later Tritons refuse a view beyond the piece it is of."""
 _E4M3_ONE = gl.constexpr(0x38)
 
 
