@@ -1,32 +1,39 @@
-"""Matrix products of a warpgroup (wgmma) on e4m3, and descriptors of their tiles in shared memory.
+"""Matrix products of a warpgroup (wgmma), and descriptors of their tiles in shared memory.
 
-A's 64 rows come from registers, B from shared memory with K contiguous; the result is float32 in
-registers. Register i of a result is row g + 8 * (i >> 1 & 1), column 8 * (i >> 2) + 2 t + (i & 1)
-of a warp's 16 rows, where g = lane / 4 and t = lane % 4. The four registers of A for 32 of K hold
-rows g, g + 8, g, g + 8, columns 4 t on, twice, then 16 + 4 t on, twice. PTX ISA 8.0 and later,
+A's 64 rows come from registers or from shared memory with K contiguous, B from shared memory with K
+contiguous or, for bfloat16, with its columns contiguous; the result is float32 in registers.
+Register i of a result is row g + 8 * (i >> 1 & 1), column 8 * (i >> 2) + 2 t + (i & 1)
+of a warp's 16 rows, where g = lane / 4 and t = lane % 4. The four registers of A for 32 bytes of K
+hold rows g, g + 8, g, g + 8, bytes 4 t on, twice, then 16 + 4 t on, twice. PTX ISA 8.0 and later,
 "Asynchronous warpgroup level matrix instructions".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from asm_overrides.ptx.text import Text, vector
 
 ROWS = 64
-DEPTH = 32  # of K in one instruction on bytes
+DEPTH = 32  # bytes of K in one instruction
 A_REGISTERS = 4
-_UNIT = 16  # bytes: what descriptors count in
+UNIT = 16  # bytes: what descriptors count in
 _GROUP = 8  # rows of B that are swizzled together
 _SWIZZLES = {128: 1, 64: 2, 32: 3}  # width in bytes -> code
+_BYTES = {"e4m3": 1, "bf16": 2}  # of an element
 
 
-def descriptor_bits(width: int) -> int:
-    """A descriptor without address, for rows of `width` bytes that are swizzled over that width."""
+def descriptor_bits(width: int, leading: int = UNIT) -> int:
+    """A descriptor without address, for rows of `width` bytes that are swizzled over that width.
+
+    leading: bytes from one piece of `width` to the next where B's columns are contiguous and there
+    are more than fit; nothing else reads it.
+    """
     if width not in _SWIZZLES:
         raise ValueError(f"width: got {width}; accepted are {', '.join(map(str, _SWIZZLES))}")
-    stride = _GROUP * width // _UNIT  # from one group of rows to the next
-    return _SWIZZLES[width] << 62 | stride << 32 | 1 << 16
+    stride = _GROUP * width // UNIT  # from one group of rows to the next
+    return _SWIZZLES[width] << 62 | stride << 32 | leading // UNIT << 16
 
 
 def describe(t: Text, target: str, address: str, width: int, scratch: str) -> None:
@@ -39,25 +46,31 @@ def describe(t: Text, target: str, address: str, width: int, scratch: str) -> No
 def product(
     t: Text,
     result: Sequence[str],
-    a: Sequence[str],
+    a: Sequence[str] | str,
     b: str,
     *,
     accumulate: str,
+    element: Literal["e4m3", "bf16"] = "e4m3",
+    is_transposed: bool = False,
 ) -> None:
-    """result (+)= A B over 32 of K: result has 64 rows and 2 * len(result) columns.
+    """result (+)= A B over 32 bytes of K: result has 64 rows and 2 * len(result) columns.
 
-    a: four registers. b: a descriptor. accumulate: a predicate; where it is false, result is
-    overwritten.
+    a: four registers, or a descriptor. b: a descriptor; is_transposed: of a tile whose columns are
+    contiguous (bf16). accumulate: a predicate; where it is false, result is overwritten.
     """
-    columns = 2 * len(result)
+    columns, depth = 2 * len(result), DEPTH // _BYTES[element]
+    transposed = ["1" if is_transposed else "0"] if element == "bf16" else []
+    if isinstance(a, str) and transposed:
+        transposed = ["0", *transposed]
     t.op(
-        f"wgmma.mma_async.sync.aligned.m{ROWS}n{columns}k{DEPTH}.f32.e4m3.e4m3",
+        f"wgmma.mma_async.sync.aligned.m{ROWS}n{columns}k{depth}.f32.{element}.{element}",
         vector(result),
-        vector(a),
+        a if isinstance(a, str) else vector(a),
         b,
         accumulate,
         "1",
         "1",
+        *transposed,
     )
 
 

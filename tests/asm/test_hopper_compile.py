@@ -27,6 +27,7 @@ class Variant(NamedTuple):
     stages: int = 5
     out: str = "bf16"
     overlap: bool = True
+    loop: str = ""  # what takes the place of the loop over blocks that need no mask
 
     def __str__(self) -> str:
         kind = f"e4m3-{self.p_mode}" if self.is_fp8 else "bf16"
@@ -78,7 +79,7 @@ def compiled(it: Variant) -> Any:
         "IS_FP8": it.is_fp8, "P_MODE": it.p_mode, "IS_CAUSAL": it.causal, "PACK": it.pack,
         "HEAD_DIM": it.headdim, "HEAD_DIM_V": 128, "BLOCK_N": it.block_n, "STAGES": it.stages,
         "OVERLAP": it.overlap,
-        "LOOP": "",
+        "LOOP": it.loop,
         **_REGISTERS,
     }  # fmt: skip
     if rest:

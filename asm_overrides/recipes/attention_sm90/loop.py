@@ -9,18 +9,17 @@ For block i of P and block i + 1 of K, each time round:
     P(i + 1) from scores(i + 1)                      beside P(i) V
     P(i) V is waited for; the place of both tiles is given back
 
-The barriers of the next tiles are looked at beside the softmax, so that a tile that is there costs
-no wait. Nothing is under way where the loop jumps back: ptxas would serialise the products.
+Nothing is under way where the loop jumps back: ptxas would serialise the products.
 """
 
 from __future__ import annotations
 
-from asm_overrides.ptx import Text, barrier, matrix
+from asm_overrides.ptx import Text, matrix
 from asm_overrides.recipes.attention_sm90.parameters import ROWS_A_LANE, Interface, Parameters
+from asm_overrides.recipes.attention_sm90.places import Places
 from asm_overrides.recipes.attention_sm90.products import Products
 from asm_overrides.recipes.attention_sm90.softmax import ONE, Exact, Lean, row_of
 
-BARRIER_BYTES = "8"
 SUMS = 4  # registers of eight columns of ones: each row's sum twice
 
 
@@ -36,12 +35,8 @@ class _Loop:
         self.products = Products(t, p, at)
         self.softmax = (Lean if p.p_mode == "lean" else Exact)(t, at)
         self.left = t.register("s32", "left")
-        self.k_there, self.v_there = t.register("pred", "k_there"), t.register("pred", "v_there")
-        self.once = t.register("pred", "once")
+        self.places = Places(t, at, p.stages)
         self.test = t.register("pred", "test")
-        self.lane = t.register("b32", "lane")
-        self.k_barrier, self.v_barrier = t.registers("b32", "full", 2)
-        self.used = t.register("b32", "used")
         self.sums = t.registers("f32", "sum", SUMS)  # of one block
         self.row_sum = self.softmax.row_sum
 
@@ -65,14 +60,12 @@ class _Loop:
         t, at = self.t, self.at
         self.products.constants()
         self.softmax.enter()
-        t.op("mov.u32", self.lane, "%laneid")
-        t.op("setp.eq.u32", self.once, self.lane, "0")
         for row in range(ROWS_A_LANE):
             t.op("mul.rn.f32", self.row_sum[row], at.acc_l[2 * row], at.alpha[row])
         if not self.p.referred:
             for index, value in enumerate(at.acc_o):
                 t.op("mul.rn.f32", value, value, at.alpha[row_of(index)])
-        self._look()
+        self.places.enter()
 
     def _leave(self) -> None:
         t, at = self.t, self.at
@@ -83,39 +76,20 @@ class _Loop:
             t.op("mov.f32", at.alpha[row], ONE)
 
     def _block(self) -> None:
-        t, at, softmax = self.t, self.at, self.softmax
-        barrier.wait(t, "k", self.k_there, self.k_barrier, at.k_phase)
+        t, at, softmax, places = self.t, self.at, self.softmax, self.places
+        places.wait_for_k()
         self.products.scores(softmax.s)
         softmax.into_operand()
-        barrier.wait(t, "v", self.v_there, self.v_barrier, at.v_phase)
+        places.wait_for_v()
         self.products.output(at.acc_o, self.sums, softmax.operand)
-        t.op("mad.lo.u32", self.used, at.k_slot, BARRIER_BYTES, at.used)
-        self._advance()
+        places.advance()
         matrix.wait(t, 1)
-        self._look()
+        places.look()
         softmax.block()
         matrix.wait(t, 0)
-        barrier.arrive(t, self.used, when=self.once)
+        places.give_back()
         for row in range(ROWS_A_LANE):
             t.op("add.rn.f32", self.row_sum[row], self.row_sum[row], self.sums[2 * row])
         t.op("bra.uni", t.label("as_it_was"), when=f"!{softmax.grew}")
         softmax.rescale(at.acc_o, self.row_sum)
         t.place("as_it_was")
-
-    def _advance(self) -> None:
-        """Places of the next tiles: V's is where K's was."""
-        t, at = self.t, self.at
-        t.op("mov.b32", at.v_slot, at.k_slot)
-        t.op("mov.b32", at.v_phase, at.k_phase)
-        t.op("add.s32", at.k_slot, at.k_slot, "1")
-        t.op("setp.eq.s32", self.test, at.k_slot, str(self.p.stages))
-        t.op("mov.b32", at.k_slot, "0", when=self.test)
-        t.op("xor.b32", at.k_phase, at.k_phase, "1", when=self.test)
-
-    def _look(self) -> None:
-        """Whether the next tiles are there."""
-        t, at = self.t, self.at
-        t.op("mad.lo.u32", self.k_barrier, at.k_slot, BARRIER_BYTES, at.k_full)
-        t.op("mad.lo.u32", self.v_barrier, at.v_slot, BARRIER_BYTES, at.v_full)
-        barrier.look(t, self.k_there, self.k_barrier, at.k_phase)
-        barrier.look(t, self.v_there, self.v_barrier, at.v_phase)

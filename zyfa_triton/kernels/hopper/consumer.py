@@ -167,7 +167,11 @@ def consume(
         if HEAD_DIM > 128:
             located(LOOP, "k_rest", ks_rest)
         located(LOOP, "values", vs)
-        if not BEHIND:
+        if not IS_FP8:
+            located(LOOP, "q_first", qs_first)
+            if HEAD_DIM > 128:
+                located(LOOP, "q_rest", qs_rest)
+        elif not BEHIND:
             located(LOOP, "ones", ones)
         located(LOOP, "k_full", k_full)
         located(LOOP, "v_full", v_full)
@@ -237,10 +241,13 @@ def consume(
         # the code of masks lies outside this loop: it would crowd the instruction cache
         end = blocks
         if LOOP != "":
-            handed(LOOP, "q_first", q_first)
-            if HEAD_DIM > 128:
-                handed(LOOP, "q_rest", q_rest)
-            end = marked_bound(LOOP, end, (multiplier, scale_log2))
+            if IS_FP8:
+                handed(LOOP, "q_first", q_first)
+                if HEAD_DIM > 128:
+                    handed(LOOP, "q_rest", q_rest)
+                end = marked_bound(LOOP, end, (multiplier, scale_log2))
+            else:
+                end = marked_bound(LOOP, end, (multiplier, w))
         for _ in range(masked_blocks, end):
             slots, state, p, sums, alpha = _next_block(
                 q_first, q_rest, rings, barriers, slots, state, p, sums, alpha, last_key,

@@ -24,12 +24,6 @@ class PtxFamily(GluonFamily):
     name = "ptx"
     nature = "PTX"
 
-    def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
-        """See Family."""
-        if not problem.is_fp8:
-            return f"it takes e4m3 inputs, not {problem.dtype}"
-        return super().misfit(problem, arguments)
-
     def configurations(self, problem: Problem) -> list[Config]:
         """See Family."""
         return [
@@ -72,5 +66,5 @@ def _with_loop(problem: Problem, config: Mapping[str, Any]) -> Config:
     from zyfa_triton.kernels.hopper.loop import loop_of
 
     overlap = registers_suffice()
-    loop = loop_of(problem.headdim, problem.p_mode, config["num_stages"], overlap)
+    loop = loop_of(problem.headdim, problem.p_mode, config["num_stages"], overlap, problem.is_fp8)
     return {**config, "OVERLAP": overlap, "LOOP": loop}
