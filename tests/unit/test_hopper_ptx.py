@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from asm_overrides.ptx import Text, hexadecimal, matrix
-from asm_overrides.recipes.attention_sm90 import Parameters
+from asm_overrides.recipes.attention_sm90 import Bfloat16Parameters, Parameters
 from tests.unit.test_hopper import problem_and_arguments
 from zyfa_triton import dispatch, tuning
 from zyfa_triton.arch import cuda_arch
@@ -24,22 +24,24 @@ from zyfa_triton.tuning import configurations
 PTX = FAMILIES["ptx"]
 
 
-def test_it_serves_what_the_gluon_kernel_serves_in_fp8() -> None:
+@pytest.mark.parametrize("dtype", [FP8, torch.bfloat16], ids=str)
+def test_it_serves_what_the_gluon_kernel_serves(dtype: torch.dtype) -> None:
     for options in ({}, {"headdim": 192}, {"layout": "packed"}):
-        problem, arguments = problem_and_arguments(dtype=FP8, **options)
+        problem, arguments = problem_and_arguments(dtype=dtype, **options)
         assert misfit("ptx", "sm90", problem, arguments) == ""
     assert misfit("ptx", "sm89", problem, arguments) == "it is sm90 PTX"
     for options, reason in (
-        ({"dtype": torch.float16}, "it takes e4m3 inputs, not torch.float16"),
+        ({"dtype": torch.float16}, "it takes e4m3 and bfloat16 inputs, not torch.float16"),
         ({"dtype": FP8, "p_mode": "unscaled"}, "it has no p_mode 'unscaled'"),
         ({"dtype": FP8, "block_scale": True}, "it has no block_scale"),
     ):
         assert misfit("ptx", "sm90", *problem_and_arguments(**options)) == reason
 
 
+@pytest.mark.parametrize("dtype", [FP8, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("headdim", [128, 192])
-def test_configurations_fit_and_are_sound(headdim: int) -> None:
-    problem, _ = problem_and_arguments(dtype=FP8, headdim=headdim)
+def test_configurations_fit_and_are_sound(headdim: int, dtype: torch.dtype) -> None:
+    problem, _ = problem_and_arguments(dtype=dtype, headdim=headdim)
     key = tuning.key_of(problem, "sm90")
     found = PTX.configurations(problem)
     assert found and all(config.keys() == {"BLOCK_N", "num_stages"} for config in found)
@@ -56,10 +58,19 @@ def test_configurations_fit_and_are_sound(headdim: int) -> None:
     assert configurations.complaint(good, replace(key, block_scale=True)) is not None
 
 
-@pytest.mark.parametrize("is_quantising", [False, True], ids=["codes", "16-bit"])
-@pytest.mark.parametrize("p_mode", ["lean", "exact"])
+@pytest.mark.parametrize(
+    ("dtype", "p_mode", "is_quantising"),
+    [
+        (FP8, "lean", False),
+        (FP8, "exact", False),
+        (FP8, "lean", True),
+        (FP8, "exact", True),
+        (torch.bfloat16, "exact", False),
+    ],
+    ids=str,
+)
 def test_a_launch_asks_for_the_loop_of_its_kind(
-    monkeypatch: pytest.MonkeyPatch, p_mode: str, is_quantising: bool
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, p_mode: str, is_quantising: bool
 ) -> None:
     from zyfa_triton.kernels.hopper import loop
 
@@ -71,7 +82,7 @@ def test_a_launch_asks_for_the_loop_of_its_kind(
         if kernel.__name__ == "hopper_attention_forward":
             launched.append(arguments)
 
-    problem, arguments = problem_and_arguments(dtype=FP8, p_mode=p_mode, headdim=192)
+    problem, arguments = problem_and_arguments(dtype=dtype, p_mode=p_mode, headdim=192)
     config = PTX.configurations(problem)[0]
     if is_quantising:
         x = make_inputs(64, 64, headdim=192)
@@ -82,9 +93,10 @@ def test_a_launch_asks_for_the_loop_of_its_kind(
         )  # fmt: skip
     else:
         PTX.launch(record, problem, arguments, config)
-    overlap = launch.registers_suffice()
+    is_fp8 = dtype == FP8
+    overlap = launch.registers_suffice() or not is_fp8
     (given,) = launched
-    assert given["LOOP"] == f"loop {(192, p_mode, config['num_stages'], overlap)}"
+    assert given["LOOP"] == f"loop {(192, p_mode, config['num_stages'], overlap, is_fp8)}"
     assert given["OVERLAP"] is overlap
 
 
@@ -117,6 +129,9 @@ def test_parameters_and_numbers_that_do_not_exist_are_refused() -> None:
     for name, value in (("headdim", 64), ("p_mode", "fast"), ("stages", 1), ("ones", "there")):
         with pytest.raises(ValueError, match=rf"{name}: got {value!r}; accepted"):
             Parameters(**{name: value})  # type: ignore[arg-type]
+    for name, value in (("headdim", 64), ("stages", 9), ("referred", None)):
+        with pytest.raises(ValueError, match=rf"{name}: got {value!r}; accepted"):
+            Bfloat16Parameters(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"value: got 0\.1; accepted are numbers that float32"):
         hexadecimal(0.1)
     with pytest.raises(ValueError, match="width: got 16; accepted are 128, 64, 32"):

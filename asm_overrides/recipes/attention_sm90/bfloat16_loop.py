@@ -37,6 +37,7 @@ class _Loop:
         t.op("bra.uni", t.label("end"), when=self.test)
         self._enter()
         t.place("next")
+        t.keep_rolled()
         self._block(0)
         t.op("setp.eq.s32", self.test, self.left, "1")
         t.op("bra.uni", t.label("odd"), when=self.test)

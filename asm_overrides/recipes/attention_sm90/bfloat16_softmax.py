@@ -57,7 +57,7 @@ class Bfloat16Softmax:
             t.op("mov.f32", total, hexadecimal(0.0), when=self.some)
 
     def leave(self) -> None:
-        """Row sums in all lanes, and the raw score at the reference (any, where all count alike)."""
+        """Row sums in all lanes, and the raw score at the reference: 0 where any would do."""
         t, at = self.t, self.at
         t.op("setp.eq.f32", self.some, at.multiplier, hexadecimal(0.0))
         for offset, maximum in zip(self.offset, at.row_max, strict=True):
@@ -86,7 +86,7 @@ class Bfloat16Softmax:
         t.op("max.u16x2", top, p[0], p[1])
         for value in p[2:]:
             t.op("max.u16x2", top, top, value)
-        # a half above the largest carries into its highest bit; so does NaN
+        # a half above the largest, or NaN, carries into its highest bit
         t.op("add.u32", top, top, both(0x8000 - LARGEST - 1))
         t.op("and.b32", top, top, both(0x8000))
         t.op("setp.ne.u32", self.some, top, "0")

@@ -65,6 +65,6 @@ class PtxFamily(GluonFamily):
 def _with_loop(problem: Problem, config: Mapping[str, Any]) -> Config:
     from zyfa_triton.kernels.hopper.loop import loop_of
 
-    overlap = registers_suffice()
+    overlap = registers_suffice() or not problem.is_fp8
     loop = loop_of(problem.headdim, problem.p_mode, config["num_stages"], overlap, problem.is_fp8)
     return {**config, "OVERLAP": overlap, "LOOP": loop}
