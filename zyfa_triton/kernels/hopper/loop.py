@@ -32,7 +32,7 @@ _SPILLED = 96  # bytes: some words a tile, outside the loops
 
 
 @dataclass(frozen=True, kw_only=True)
-class HopperLoop(PtxRecipe):
+class _HopperLoop(PtxRecipe):
     """The loop of one computing warpgroup. headdim, stages: see attention_sm90.Parameters.
 
     overlap: the kernel's OVERLAP, which decides whether acc_o is referred to row_max where the loop
@@ -78,7 +78,7 @@ class HopperLoop(PtxRecipe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HopperFp8Loop(HopperLoop):
+class HopperLoop(_HopperLoop):
     """The loop on e4m3. p_mode: see attention_sm90.Parameters."""
 
     p_mode: str
@@ -125,7 +125,7 @@ class HopperFp8Loop(HopperLoop):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HopperBfloat16Loop(HopperLoop):
+class HopperBfloat16Loop(_HopperLoop):
     """The loop on bfloat16."""
 
     inputs: tuple[PtxInput, ...] = (PtxInput("multiplier", "f32"), PtxInput("warpgroup"))
@@ -174,13 +174,13 @@ def _operations(products: int, texts: int) -> dict[str, int]:
 
 
 @cache  # the object, which reads its sources once; its registration depends on the environment
-def _recipe_of(headdim: int, p_mode: str, stages: int, overlap: bool, is_fp8: bool) -> HopperLoop:
+def _recipe_of(headdim: int, p_mode: str, stages: int, overlap: bool, is_fp8: bool) -> _HopperLoop:
     late = "" if overlap else "_late"
     common: dict[str, Any] = {"headdim": headdim, "stages": stages, "overlap": overlap}
     if not is_fp8:
         return HopperBfloat16Loop(name=f"hopper_bf16_d{headdim}_s{stages}{late}", **common)
     name = f"hopper_fp8_d{headdim}_{p_mode}_s{stages}{late}"
-    return HopperFp8Loop(name=name, p_mode=p_mode, **common)
+    return HopperLoop(name=name, p_mode=p_mode, **common)
 
 
 def loop_of(headdim: int, p_mode: str, stages: int, overlap: bool, is_fp8: bool) -> str:
