@@ -1,6 +1,6 @@
 """Decides where elements of matrices lie: in lanes' registers, and behind descriptors of wgmma.
 
-PTX ISA 8.7, section 9.7.14.5 (m16n8k32) and 9.7.15.5 (wgmma, 8-bit elements). Arrays of registers
+PTX ISA 8.7, section 9.7.14.5 (m16n8k32) and 9.7.15.5 (wgmma). Arrays of registers
 are (register, warp, lane), float32 as such. It knows no order of instructions.
 """
 
@@ -20,10 +20,10 @@ _UNIT = 16
 
 
 def left(words: Values) -> Values:
-    """A of m16k32 by warp: words (4, warps, 32) uint32 -> float64 (16 * warps, 32)."""
+    """A's 32 bytes of K by warp: words (4, warps, 32) uint32 -> bytes (16 * warps, 32)."""
     warps = words.shape[1]
-    result = np.empty((warps, 16, DEPTH))
-    codes = e4m3(words[..., None].view(np.uint8))  # (4, warps, 32, byte)
+    result = np.empty((warps, 16, DEPTH), np.uint8)
+    codes = words[..., None].view(np.uint8)  # (4, warps, 32, byte)
     for index in range(4):
         for byte in range(4):
             column = 16 * (index // 2) + 4 * _T + byte
@@ -70,6 +70,7 @@ class Descriptor:
     start: int
     stride: int  # from eight rows to the next eight
     width: int
+    leading: int  # from the columns of one width to the next, where those are contiguous
 
     @classmethod
     def decode(cls, bits: int) -> Descriptor:
@@ -79,11 +80,25 @@ class Descriptor:
             raise ValueError(f"descriptor {bits:#018x} has bits outside its fields")
         if bits >> 62 not in _WIDTHS:
             raise ValueError(f"descriptor {bits:#018x} is not swizzled")
-        return cls(start * _UNIT, stride * _UNIT, _WIDTHS[bits >> 62])
+        return cls(start * _UNIT, stride * _UNIT, _WIDTHS[bits >> 62], leading * _UNIT)
 
     def addresses(self, rows: int) -> Values:
         """(rows, DEPTH) addresses of the bytes."""
         row = np.arange(rows)[:, None]
-        plain = self.start + row // 8 * self.stride + row % 8 * self.width + np.arange(DEPTH)
+        return self._swizzled(
+            self.start + row // 8 * self.stride + row % 8 * self.width + np.arange(DEPTH)
+        )
+
+    def columns(self, count: int) -> Values:
+        """The same (count, DEPTH) of a matrix of 16-bit elements whose columns are contiguous."""
+        column = np.arange(count)[:, None]
+        row, byte = np.arange(DEPTH) // 2, np.arange(DEPTH) % 2
+        piece, inside = np.divmod(2 * column, self.width)
+        return self._swizzled(
+            self.start + piece * self.leading + row // 8 * self.stride + row % 8 * self.width
+            + inside + byte
+        )  # fmt: skip
+
+    def _swizzled(self, plain: Values) -> Values:
         mask = self.width // _UNIT - 1  # address bits from 4 on, by those from 7 on
         return plain ^ ((plain >> 7 & mask) << 4)

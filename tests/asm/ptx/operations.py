@@ -103,6 +103,24 @@ def e4m3(codes: Values) -> Values:
     return _E4M3[codes]
 
 
+def bf16(parts: Values) -> Values:
+    """bfloat16 as bytes (..., 2 n) -> float64 (..., n)."""
+    words = np.ascontiguousarray(parts).view(np.uint16).astype(np.uint32) << np.uint32(16)
+    return words.view(np.float32).astype(np.float64)
+
+
+def _to_bfloat16(high: Values, low: Values) -> Values:
+    """Two float32 to bfloat16, nearest even; the first one into the upper half."""
+    result = np.empty((len(high), 2), np.uint16)
+    for place, value in enumerate((low, high)):
+        bits = value.view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(
+            16
+        )
+        result[:, place] = np.where(np.isnan(value), _CANONICAL_HALF, rounded)
+    return result.view(np.uint32)[:, 0]
+
+
 def _wide(a: Values, b: Values, c: Values, kind: type) -> Values:
     return (a.astype(kind) * b.astype(kind)).view(c.dtype) + c
 
@@ -122,7 +140,8 @@ _FLOATS = {
     "min.f32": _extreme(np.fmin, np.bitwise_or),
 }  # fmt: skip
 _WORDS: Mapping[str, Callable[..., Values]] = {
-    "and.b32": np.bitwise_and, "xor.b32": np.bitwise_xor, "add.u32": np.add, "sub.u32": np.subtract,
+    "and.b32": np.bitwise_and, "or.b32": np.bitwise_or, "xor.b32": np.bitwise_xor,
+    "add.u32": np.add, "sub.u32": np.subtract,
     "add.s32": np.add, "sub.s32": np.subtract,
     "shl.b32": _shifted(np.left_shift), "shr.u32": _shifted(np.right_shift),
     "max.u16x2": _halves(np.uint16, np.maximum), "min.u16x2": _halves(np.uint16, np.minimum),
@@ -131,7 +150,7 @@ _WORDS: Mapping[str, Callable[..., Values]] = {
 _COMPARISONS = {
     "setp.ge.s32": np.greater_equal, "setp.gt.s32": np.greater, "setp.le.s32": np.less_equal,
     "setp.eq.s32": np.equal, "setp.eq.u32": np.equal, "setp.ne.u32": np.not_equal,
-    "setp.neu.f32": np.not_equal,
+    "setp.neu.f32": np.not_equal, "setp.eq.f32": np.equal,
 }  # fmt: skip
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -168,6 +187,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "cvt.rn.f32.u32": _of("u32 -> f32", lambda a: a.astype(np.float32)),
     "cvt.f32.f16": _of("f16 -> f32", lambda a: a.astype(np.float32)),
     "cvt.rn.relu.f16x2.f32": _of("f32 f32 -> b32", _to_halves),
+    "cvt.rn.bf16x2.f32": _of("f32 f32 -> b32", _to_bfloat16),
     "cvt.rn.satfinite.e4m3x2.f32": _of("f32 f32 -> b16", _to_e4m3),
     "cvt.rn.f16x2.e4m3x2": _of("b16 -> b32", _from_e4m3),
 }

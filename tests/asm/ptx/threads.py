@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.asm.ptx.barriers import Barriers
 from tests.asm.ptx.fragments import left, right, to_result
-from tests.asm.ptx.operations import OPERATIONS, Operation, Values
+from tests.asm.ptx.operations import OPERATIONS, Operation, Values, e4m3
 from tests.asm.ptx.program import DTYPES, Finding, Program, Statement, kept_as, names_in
 from tests.asm.ptx.warpgroup import WARPS, Tiles, Warpgroup
 
@@ -138,7 +138,21 @@ class Threads:
             return self._multiply(statement)
         if name == "mov.b32" and statement.operands[0].startswith("{"):
             return self._unpack(statement)
+        if name == "mov.b64" and statement.operands[1].startswith("{"):
+            return self._pack(statement)
         return self._ordinary(statement)
+
+    def _pack(self, statement: Statement) -> Callable[[int], int | None]:
+        assert not statement.guard, str(statement)
+        target = statement.operands[0]
+        reads = [self._reader(name, "b32") for name in names_in(statement.operands[1])]
+        self._check(target, "b64")
+
+        def step(warp: int) -> None:
+            words = np.stack([read(self.warps[warp]) for read in reads], -1)
+            self.warps[warp][target] = words.view(np.uint64)[:, 0]
+
+        return step
 
     def _ordinary(self, statement: Statement) -> Callable[[int], int | None]:
         assert statement.name in OPERATIONS, f"{statement}: not written down here"
@@ -293,7 +307,7 @@ class Threads:
         def step(warp: int) -> None:
             registers = self.warps[warp]
             words = np.array([read(registers) for read in a])[:, None]
-            product = left(words) @ right(np.array([read(registers) for read in b]))
+            product = e4m3(left(words)) @ right(np.array([read(registers) for read in b]))
             for name, read, value in zip(d, c, to_result(product), strict=True):
                 total = value[0] + read(registers).view(np.float32)
                 registers[name] = total.astype(np.float32).view(np.uint32)

@@ -10,18 +10,21 @@ addends that a card does is not modelled.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from tests.asm.ptx.fragments import Descriptor, from_result, left, to_result
-from tests.asm.ptx.operations import Values, e4m3
+from tests.asm.ptx.operations import Values, bf16, e4m3
 from tests.asm.ptx.program import Finding, Statement, names_in
 
 WARPS = 4
-_PRODUCT = re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k32\.f32\.e4m3\.e4m3")
+_PRODUCT = re.compile(
+    r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)(k32\.f32\.e4m3\.e4m3|k16\.f32\.bf16\.bf16)"
+)
+_SIGNS = ["1", "1"]
 Registers = Mapping[str, Values]
 
 
@@ -40,10 +43,24 @@ class Product:
 
     statement: Statement
     accumulators: tuple[str, ...]
-    a: tuple[str, ...]
-    b: Values  # addresses (columns, 32)
+    a: tuple[str, ...] | Values  # registers, or addresses (64, 32) of its bytes
+    b: Values  # addresses (columns, 32) of its bytes
     adds: bool
-    tile: str
+    tiles: tuple[str, ...]
+    element: Callable[[Values], Values]
+
+    @property
+    def registers(self) -> tuple[str, ...]:
+        return (*self.accumulators, *self.a_registers)
+
+    @property
+    def a_registers(self) -> tuple[str, ...]:
+        return self.a if isinstance(self.a, tuple) else ()
+
+    @property
+    def tile(self) -> str:
+        """Of B."""
+        return self.tiles[0]
 
 
 @dataclass
@@ -80,7 +97,7 @@ class Warpgroup:
             self.groups.append(self.open)
             self.open = []
         elif statement.name == "wgmma.wait_group.sync.aligned":
-            self._wait(int(statement.operands[0], 0), warps)
+            self._wait(int(statement.operands[0]), warps)
         else:
             self._start(statement, warps)
 
@@ -88,21 +105,35 @@ class Warpgroup:
         shape = _PRODUCT.fullmatch(statement.name)
         assert shape is not None, f"{statement}: not written down here"
         d, a, b, scale, *signs = statement.operands
-        accumulators, words = tuple(names_in(d)), tuple(names_in(a))
-        columns = int(shape[1])
-        assert signs == ["1", "1"] and columns % 8 == 0 and columns <= 256, str(statement)
-        if len(accumulators) != columns // 2 or len(words) != 4:
+        accumulators = tuple(names_in(d))
+        words = tuple(names_in(a)) if a.startswith("{") else ()
+        columns, is_wide = int(shape[1]), "bf16" in shape[2]
+        assert columns % 8 == 0 and columns <= 256, str(statement)
+        if len(accumulators) != columns // 2 or len(words) not in (0, 4):
             raise Finding(f"{statement}: {len(accumulators)} and {len(words)} registers")
+        # of A only where it comes from memory
+        orders = ["0"] * (not words) + ["1" if signs[-1] == "1" else "0"] if is_wide else []
+        assert signs == [*_SIGNS, *orders], str(statement)
         self._check_registers(statement, accumulators, words)
+        found = _descriptor(statement, b, warps)
+        where = (found.columns if orders[-1:] == ["1"] else found.addresses)(columns)
+        tiles = [self._tile(statement, where)]
+        operand: tuple[str, ...] | Values = words
+        if not words:
+            operand = _descriptor(statement, a, warps).addresses(16 * WARPS)
+            tiles.append(self._tile(statement, operand))
+        adds = bool(_alike(statement, scale, warps))
+        product = Product(
+            statement, accumulators, operand, where, adds, tuple(tiles), bf16 if is_wide else e4m3
+        )
+        self.open.append(product)
+        self.busy.update(dict.fromkeys(product.registers, product))
+
+    def _tile(self, statement: Statement, where: Values) -> str:
         try:
-            where = Descriptor.decode(int(_alike(statement, b, warps))).addresses(columns)
-            tile = self.tiles.readable(int(where.min()), int(where.max()))
+            return self.tiles.readable(int(where.min()), int(where.max()))
         except ValueError as error:
             raise Finding(f"{statement}: {error}") from error
-        adds = bool(_alike(statement, scale, warps))
-        product = Product(statement, accumulators, words, where, adds, tile)
-        self.open.append(product)
-        self.busy.update(dict.fromkeys((*accumulators, *words), product))
 
     def _check_registers(
         self, statement: Statement, accumulators: tuple[str, ...], words: tuple[str, ...]
@@ -114,7 +145,7 @@ class Warpgroup:
         for other in self.under_way():
             mine, its = set(accumulators), set(other.accumulators)
             shared = (mine & its) if accumulators != other.accumulators else set()
-            shared |= (mine & set(other.a)) | (its & set(words))
+            shared |= (mine & set(other.a_registers)) | (its & set(words))
             if shared:
                 raise Finding(f"{statement}: {min(shared)} is under way since {other.statement}")
 
@@ -131,9 +162,9 @@ class Warpgroup:
                     if before is None
                     else before
                 )
-            a = left(_gather(product, product.a, warps))
+            a = product.element(self._left(product, warps))
             self.operands.append((product.tile, a))
-            b = e4m3(self.tiles.bytes[product.b])
+            b = product.element(self.tiles.bytes[product.b])
             results[product.accumulators] = (a @ b.T + total).astype(np.float32)
         for accumulators, values in results.items():
             for name, by_warp in zip(accumulators, to_result(values).view(np.uint32), strict=True):
@@ -141,7 +172,12 @@ class Warpgroup:
                     warp[name] = mine
         self.busy = {}
         for product in self.under_way():
-            self.busy.update(dict.fromkeys((*product.accumulators, *product.a), product))
+            self.busy.update(dict.fromkeys(product.registers, product))
+
+    def _left(self, product: Product, warps: Sequence[Registers]) -> Values:
+        if isinstance(product.a, tuple):
+            return left(_gather(product, product.a, warps))
+        return self.tiles.bytes[product.a]
 
 
 def _gather(product: Product, names: Sequence[str], warps: Sequence[Registers]) -> Values:
@@ -149,6 +185,13 @@ def _gather(product: Product, names: Sequence[str], warps: Sequence[Registers]) 
         return np.array([[warp[name] for warp in warps] for name in names])
     except KeyError as error:
         raise Finding(f"{product.statement}: {error} is read before it is written") from error
+
+
+def _descriptor(statement: Statement, name: str, warps: Sequence[Registers]) -> Descriptor:
+    try:
+        return Descriptor.decode(int(_alike(statement, name, warps)))
+    except ValueError as error:
+        raise Finding(f"{statement}: {error}") from error
 
 
 def _alike(statement: Statement, name: str, warps: Sequence[Registers]) -> Values:
