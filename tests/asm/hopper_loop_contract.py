@@ -7,7 +7,6 @@ It knows scores and values as plain matrices: no registers, no order of instruct
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -197,7 +196,5 @@ def _choose(which: torch.Tensor, yes: Rows, no: Rows) -> Rows:
     names: tuple[str, ...] = (
         "reference", "sums", "acc", "size", "alpha", "codes", "offset", "by_codes", "headroom",
     )  # fmt: skip
-    pick: Callable[[str], torch.Tensor] = lambda name: torch.where(  # noqa: E731
-        which, getattr(yes, name), getattr(no, name)
-    )
-    return replace(no, **{name: pick(name) for name in names})
+    chosen = {name: torch.where(which, getattr(yes, name), getattr(no, name)) for name in names}
+    return replace(no, **chosen)

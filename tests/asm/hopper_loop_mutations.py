@@ -37,7 +37,12 @@ class Mutation:
     after: str
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.line}: {self.before[:90]} -> {self.after[:90] or 'nothing'}"
+        pairs = enumerate(zip(self.before, self.after, strict=False))
+        at = next((index for index, (one, other) in pairs if one != other), 0)
+        at = at if len(self.before) > 100 else 0
+        name = f"{self.before.split(' ')[0]} ..." if at > 50 else ""
+        shown = slice(max(0, at - 12) if name else 0, at + 100)
+        return f"{self.kind} {self.line}: {name}{self.before[shown]} -> {self.after[shown]}"
 
     def apply(self, text: str) -> str:
         lines = text.split("\n")
@@ -49,7 +54,7 @@ class Mutation:
 def statements(text: str) -> Iterator[tuple[int, str]]:
     """Lines with an instruction."""
     for number, line in enumerate(text.split("\n"), 1):
-        if line.endswith(";") and not line.startswith(".reg"):
+        if line.endswith(";") and not line.startswith("."):
             yield number, line
 
 
@@ -177,20 +182,19 @@ def _parted() -> Task:
 def tasks(parameters: Parameters) -> tuple[tuple[Task, list[Rows]], ...]:
     """What a mistake must show on: growth of each kind, rings that wrap, late tiles, few blocks."""
     far = [200, 202.5, 200, 205, 205.2, 209]
-    several = (
-        made([0.0, 1.0], 0.7),  # finds most
-        replace(_parted(), base=1, looks=(0, 2, 9, 1)),
+    whole = (
+        replace(by_row(made([0.0, 1.0, 1.9], 0.7)), before=2),  # finds most
+        replace(_parted(), base=1, looks=(2, 0, 9, 1)),
         replace(with_small(made([0.4 * n for n in range(10)], 0.7)), base=2, looks=(6,)),
         replace(by_row(made(far, 3, unit=0.5, seed=2)), looks=(3, 0)),
         made([0.0], 0.7),
-        maxima_everywhere(),
-        sums_about_flat(),
-        grown_alone(),
-        thresholds(),
         far_from_zero(),
         by_row(made([100.0, 60.0, 50.0], 3, unit=0.5)),
     )
-    fitted = [with_rest(task) if parameters.headdim > 128 else task for task in several]
+    exactly = (maxima_everywhere(), sums_about_flat(), grown_alone(), thresholds())
+    fitted = [*whole, *exactly]
+    if parameters.headdim > 128:
+        fitted = [*map(with_rest, whole), *(with_rest(task, q_size=0.0) for task in exactly)]
     return tuple((task, task.states(parameters.p_mode)) for task in fitted)
 
 

@@ -50,15 +50,13 @@ def with_small(task: Task, octaves: float = 14.5) -> Task:
     return replace(task, k=k.to(task.k.dtype))
 
 
-def with_rest(task: Task, seed: int = 5) -> Task:
-    """The same with 64 more columns of q and k."""
+def with_rest(task: Task, q_size: float = 0.5, seed: int = 5) -> Task:
+    """The same with 64 more columns of q and k; q_size: the deviation of those of q."""
     generator = torch.Generator().manual_seed(seed)
-    parts = [
-        torch.cat([each.float(), 0.5 * torch.randn(each.shape[0], 64, generator=generator)], 1).to(
-            torch.float8_e4m3fn
-        )
-        for each in (task.q, task.k)
-    ]
+    parts = []
+    for each, size in ((task.q, q_size), (task.k, 0.5)):
+        rest = size * torch.randn(each.shape[0], 64, generator=generator)
+        parts.append(torch.cat([each.float(), rest], 1).to(each.dtype))
     return replace(task, q=parts[0], k=parts[1])
 
 
@@ -154,4 +152,5 @@ def real(first_row: int, blocks: int, head: int = 0) -> Task:
         codes.append((part / factor).to(torch.float8_e4m3fn))
         if tensor is not sample.v:
             scale *= factor.item()
-    return Task(*codes, scale, causal=True, seqlen_k=keys)
+    q, k, v = codes
+    return Task(q, k, v, scale, causal=True, seqlen_k=keys)

@@ -26,7 +26,18 @@ from tests.asm.hopper_loop_runs import (
     octaves_of_one,
     text_of,
 )
-from tests.asm.hopper_loop_tasks import made, real, with_rest, with_small
+from tests.asm.hopper_loop_tasks import (
+    by_row,
+    far_from_zero,
+    grown_alone,
+    made,
+    maxima_everywhere,
+    real,
+    sums_about_flat,
+    thresholds,
+    with_rest,
+    with_small,
+)
 from zyfa_triton import numerics
 from zyfa_triton.kernels.hopper.loop import HopperLoop
 from zyfa_triton.kernels.hopper.values import BEHIND
@@ -116,10 +127,10 @@ VARIANTS = [
 
 @pytest.mark.parametrize("parameters", VARIANTS, ids=name_of)
 def test_every_variant_on_no_one_two_and_seven_blocks(parameters: Parameters) -> None:
-    for blocks, base in ((1, 5), (2, 0), (3, 1), (8, 9)):
-        levels = [0.35 * block for block in range(blocks)]
-        task = replace(fitted(made(levels, 0.7, seed=blocks), parameters), base=base)
-        execute(parameters, task)
+    for before, blocks, base in ((1, 0, 5), (3, 1, 0), (2, 2, 1), (1, 7, 9)):
+        levels = [0.35 * block for block in range(before + blocks)]
+        task = replace(made(levels, 0.7, seed=blocks), base=base, before=before)
+        execute(parameters, fitted(task, parameters))
 
 
 @pytest.mark.parametrize("p_mode", MODES)
@@ -159,6 +170,30 @@ def test_many_keys_that_share_a_row_move_it_by_whole_codes(
     ours = run.final.result(octaves_of_one("lean"))[0] - truth
     assert ours.abs().max() <= 2 * theirs.abs().max()
     assert ours.square().mean() <= 2 * theirs.square().mean()
+
+
+PLACED = {
+    "maxima everywhere": maxima_everywhere(),
+    "one row alone": grown_alone(),
+    "sums about flat": sums_about_flat(),
+    "thresholds": thresholds(),
+    "far from zero": far_from_zero(),
+    "by row": by_row(made([200, 202.5, 200, 205, 205.2, 209], 3, unit=0.5)),
+}
+
+
+@pytest.mark.parametrize("p_mode", MODES)
+@pytest.mark.parametrize("task", list(PLACED))
+def test_rows_that_grow_one_by_one(task: str, p_mode: Mode) -> None:
+    run = execute(Parameters(p_mode=p_mode, stages=4), PLACED[task])
+    if p_mode == "lean":
+        paths = Counter(run.states[-1].paths)
+        assert run.threads.count(LOWERED) == paths["by codes"]
+        assert run.threads.count(ANEW) == paths["from scores"]
+        if task == "thresholds":  # one code above, nine, then eight above nine
+            assert run.states[-1].paths[:6] == (
+                *["by codes"] * 2, *["from scores"] * 2, *["by codes"] * 2,
+            )  # fmt: skip
 
 
 def test_rows_with_a_few_keys_keep_their_largest_code() -> None:

@@ -22,10 +22,13 @@ from tests.asm.hopper_loop_mutations import (
 from tests.asm.hopper_loop_runs import text_of
 
 LEAN, EXACT = Parameters(stages=3), Parameters(p_mode="exact", stages=3)
+OTHER = Parameters(headdim=192, stages=2, ones="apart", referred=False)
 
 EQUIVALENT = {
     r"removed .*@L_[kv]_there bra": "the wait looks again and finds the tile",
     r"constant .*wait_group\S* 1; ->": "waits for more than it must",
+    r"other place .*, 0, L_ones_tile": "there is one tile of ones",
+    r"neighbour .*n8k32\S* \.\.\..*L_step_": "that tile is the same everywhere",
     r"constant .*L_once, L_lane": "another lane arrives for the warp",
     r"(removed|neighbour) .*neg\.f32 L_x_[01], multiplier": "the first row left it in the register",
     r"neighbour .*add\.rn\.f32 L_row_sum_(0, .*L_sum_1|1, .*L_sum_3);$": "each row's sum twice",
@@ -60,7 +63,7 @@ def test_every_mistake_with_waits_barriers_and_branches(parameters: Parameters) 
     assert survivors(parameters, mutations) == []
 
 
-@pytest.mark.parametrize("parameters", [LEAN, EXACT], ids=lambda p: p.p_mode)
+@pytest.mark.parametrize("parameters", [LEAN, EXACT, OTHER], ids=["lean", "exact", "other"])
 def test_a_sample_of_mistakes_with_arithmetic(parameters: Parameters) -> None:
     chosen = sample(arithmetic(text_of(parameters)), 40, seed=11)
     assert len({each.kind for each in chosen}) == 4

@@ -7,7 +7,7 @@ moment that a place is given back until its next tile is there, it holds NaN and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -244,10 +244,3 @@ class Rings:
                 end = last - (self._behind if name.startswith("v") else 0)
                 self.bytes[first:end] = _NAN
         self._start()
-
-
-def registers_of(rings: Rings, names: Mapping[str, str], count: int) -> dict[str, Values]:
-    """Registers that hold the rings' addresses. names: of an address -> of its register."""
-    return {
-        register: np.full(count, rings.address[name], np.uint32) for name, register in names.items()
-    }
