@@ -57,7 +57,7 @@ def flash_attn_func(
         kernel: what runs: "auto" (what tuning found), "triton" (the loops as Triton compiles
             them), "pingpong" (the hand-scheduled loop in their place: gfx950, e4m3),
             "hip" (HIP C++, compiled when first used: gfx950, bf16), "gluon" (Triton's lower level:
-            sm90, e4m3 "lean" and "exact", bf16).
+            sm90, e4m3 "lean" and "exact", bf16), "ptx" (the same with a generated loop).
         backend: where: "auto", "device", "interpreter" (Triton's), "emulated" (gfx950 machine code
             on the CPU), "reference" (the contract model). A choice other than "auto" never falls
             back.

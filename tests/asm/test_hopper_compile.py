@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.asm import sass
-from zyfa_triton.kernels.hopper.launch import _registers_suffice
+from zyfa_triton.kernels.hopper.launch import registers_suffice
 
 BINARIES = "backends/nvidia/bin"
 
@@ -27,6 +27,7 @@ class Variant(NamedTuple):
     stages: int = 5
     out: str = "bf16"
     overlap: bool = True
+    loop: str = ""  # what takes the place of the loop over blocks that need no mask
 
     def __str__(self) -> str:
         kind = f"e4m3-{self.p_mode}" if self.is_fp8 else "bf16"
@@ -36,7 +37,7 @@ class Variant(NamedTuple):
 
 
 # the order that is the default with this Triton
-LEAN = Variant(overlap=_registers_suffice())
+LEAN = Variant(overlap=registers_suffice())
 VARIANTS = [
     LEAN,
     LEAN._replace(causal=False, pack=8, out="fp32"),
@@ -78,6 +79,7 @@ def compiled(it: Variant) -> Any:
         "IS_FP8": it.is_fp8, "P_MODE": it.p_mode, "IS_CAUSAL": it.causal, "PACK": it.pack,
         "HEAD_DIM": it.headdim, "HEAD_DIM_V": 128, "BLOCK_N": it.block_n, "STAGES": it.stages,
         "OVERLAP": it.overlap,
+        "LOOP": it.loop,
         **_REGISTERS,
     }  # fmt: skip
     if rest:

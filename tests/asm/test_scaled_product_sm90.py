@@ -12,7 +12,7 @@ import torch
 
 from examples import scaled_product as example
 from examples import scaled_product_sm90 as hopper
-from tests.asm.ptx_subset import Threads
+from tests.asm.ptx.threads import Threads
 from tests.asm.splice_cases import compile_kernel
 from tests.asm.splice_sm90_cases import HOPPER
 from zyfa_triton import splice
@@ -92,17 +92,21 @@ def test_the_text_computes_the_product(lower: int, steps: int) -> None:
         "in_stride_b": stride_b,
     }  # fmt: skip
     start = np.float32(0.5)
-    registers = {name: np.full(threads, value, np.uint64) for name, value in scalars.items()}
+    pointers = ("in_a", "in_b")
+    registers = {
+        name: np.full(threads, value, np.uint64 if name in pointers else np.uint32)
+        for name, value in scalars.items()
+    }
     for name in (*names.carried["acc"], *names.carried["row_sum"]):
-        registers[name] = np.full(threads, start.view(np.uint32), np.uint64)
-    run = Threads(threads, memory, registers)
-    run.run(recipe.text(names))
+        registers[name] = np.full(threads, start.view(np.uint32))
+    run = Threads(recipe.text(names), threads, registers, memory=memory)
+    run.run()
     a_used, b_used = (one.double()[:, lower:size_k] for one in (a, b))
     expected = {"acc": a_used @ b_used.T + 0.5, "row_sum": a_used.sum(1) + 0.5}
     for each in recipe.carried:
         got = torch.full(each.shape, float("nan"), dtype=torch.float64)
         for index, name in enumerate(names.carried[each.name]):
-            values = run.registers[name].astype(np.uint32).view(np.float32)
+            values = run.register(name).view(np.float32)
             for thread in range(threads):
                 place = hopper.LAYOUT.coordinates(each.shape, index, thread % 32, thread // 32)
                 got[place] = float(values[thread])

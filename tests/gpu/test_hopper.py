@@ -180,8 +180,10 @@ def test_codes_are_the_contracts(device: torch.device, p_mode: str) -> None:
     out = torch.empty(1, 128, 2, 128, device=device)
     flash_attn_func(*(t.to(device) for t in inputs), 0.07, p_mode=p_mode, kernel="gluon", out=out)  # type: ignore[arg-type]
     result = numerics.attention(*inputs, softmax_scale=0.07, options=numerics.HOPPER[p_mode])
-    close = torch.isclose(out.cpu(), result.out, rtol=1e-5, atol=0.0)
-    # ex2.approx is not rounded to nearest: an exact code may round the other way, and its row's sum
+    # to each other: row sums are truncated by the card
+    ours, contract = (x / x.amax(-1, keepdim=True) for x in (out.cpu(), result.out))
+    close = torch.isclose(ours, contract, rtol=1e-5, atol=0.0)
+    # ex2.approx is not rounded to nearest: an exact code may round the other way
     rows = (~close).any(-1).float().mean()
     assert float(rows) <= (0.0 if p_mode == "lean" else 0.05), float(rows)
 

@@ -157,3 +157,29 @@ def test_the_script_is_the_command() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "cudnn-fp8" in done.stdout
+
+
+def test_stored_rows_are_shown_again(
+    fakes: FakeTime, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, document = tmp_path / "rows.json", tmp_path / "rows.md"
+    main([*QUICK, *SHORT, "--json", str(target), "--markdown", str(document)])
+    first = document.read_text()
+    document.unlink()
+    capsys.readouterr()
+    assert main(["bench", "--rows", str(target), "--markdown", str(document)]) == 0
+    assert document.read_text() == first
+    assert "zyfa-good" in capsys.readouterr().out
+    assert main(["bench", "--rows", str(target), "--paths", "cudnn*"]) == 0
+    assert "zyfa-good" not in capsys.readouterr().out
+
+
+def test_files_that_hold_no_rows_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "rows.json"
+    for content in ("[", "[]", "[1]", '[{"path": "x"}]', "3"):
+        target.write_text(content)
+        message = usage_error(["bench", "--rows", str(target)], capsys)
+        assert "accepted: what --json wrote" in message
+    assert "cannot read" in usage_error(["bench", "--rows", str(tmp_path / "no.json")], capsys)

@@ -299,7 +299,7 @@ def test_what_is_compiled_ahead_is_what_is_measured(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(dispatch, "choose_block_scale", lambda *a, **options: False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     found = ahead._candidates(usual)
-    assert {tuning.kernel_of(config) for config in found} == {"triton", "gluon"}
+    assert {tuning.kernel_of(config) for config in found} == {"triton", "gluon", "ptx"}
     launched: list[Any] = []
 
     def run(problem: Problem, kernel: str, *tensors: Any, **options: Any) -> None:

@@ -323,13 +323,16 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         def close(self) -> None:
             seen["closed"] = True
 
-    def do_bench(call: Any, quantiles: Any) -> float:
+    def replayed(call: Any, return_mode: str) -> float:
+        before = len(kernels[0].launched)
+        assert before, "a capture does not compile"
         call()
-        assert quantiles == (0.5,)
-        return float(kernels[0].launched[-1])
+        assert return_mode == "median"
+        assert kernels[0].launched[before:] == [kernels[0].launched[before - 1]]
+        return float(kernels[0].launched.pop())
 
     monkeypatch.setattr(tqdm, "tqdm", Bar)
-    monkeypatch.setattr(triton.testing, "do_bench", do_bench)
+    monkeypatch.setattr(triton.testing, "do_bench_cudagraph", replayed)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "made-up")
     seen["kernels"] = kernels
     return seen

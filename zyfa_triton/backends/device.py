@@ -118,8 +118,7 @@ def run(
         def measure() -> tuple[dict[str, Any], dict[str, object]]:
             from zyfa_triton.tuning import autotune
 
-            others = tuning.tunable(problem, key, arguments)
-            return autotune.measure(key, [*tuning.candidates(key), *others], launch)
+            return autotune.measure(key, tuning.measured(problem, key, arguments), launch)
 
         def tuned() -> dict[str, Any]:
             capturing = torch.cuda.is_current_stream_capturing()
@@ -157,7 +156,8 @@ def run_quantising(
     serving = [each for each in QUANTISING.values() if each.target == arch.name]
     if not serving or tuning.is_wanted(key):
         return False, None
-    codes = {"q_ptr": q.new_empty(0), "k_ptr": q.new_empty(0)}  # its own, and so well placed
+    # its own, and so well placed; in one part each
+    codes = {"q_ptr": q.new_empty(0), "k_ptr": q.new_empty(0), "k_rope_ptr": None}
     config = tuning.select(kernel, problem, key, codes, lambda: tuning.resolve(key))
     family = QUANTISING.get(tuning.kernel_of(config))
     if family is None:

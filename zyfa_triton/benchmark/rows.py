@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zyfa_triton.benchmark.shapes import Case
+from zyfa_triton.benchmark.shapes import Case, Shape
 
 
 @dataclass(frozen=True)
@@ -91,3 +91,20 @@ class Row:
         else:
             row |= dataclasses.asdict(self.result)
         return row | {"environment": dict(environment)}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Row:
+        """What `as_json` wrote; a wrong result's mark is not in it.
+
+        Raises:
+            ValueError: it is not a row.
+        """
+        try:
+            shape = Shape(**{each.name: row[each.name] for each in dataclasses.fields(Shape)})
+            case = Case(shape, (row["dtype"],), row["quantise_included"])
+            result = row.get("reason") or Measured(
+                **{each.name: row[each.name] for each in dataclasses.fields(Measured)}
+            )
+            return cls(row["path"], row["dtype"], row["p_mode"], case, row["inputs"], result)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a row of zyfa bench: {error!r}") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import sys
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -71,6 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pacing.add_argument("--rounds", type=options.positive, default=2, metavar="N")
     pacing.add_argument("--settle", type=float, default=1.0, metavar="S")
     pacing.add_argument("--seconds", type=float, default=0.5, metavar="S")
+    parser.add_argument("--rows", nargs="+", type=Path, metavar="FILE.json",
+                        help="measure nothing: table and picture of what --json wrote before"
+                        )  # fmt: skip
     parser.add_argument("--png", type=Path, metavar="FILE", help="also draw it (needs matplotlib)")
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="also write the table for a document"
@@ -87,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.png is not None and importlib.util.find_spec("matplotlib") is None:
         raise CommandError("--png needs matplotlib (pip install 'zyfa-triton[bench]')")
+    if args.rows is not None:
+        return _again(args)
     cases, sources, paths = _cases(args), _sources(args), _paths(args, peers.all_paths())
     try:
         pacing = Pacing(args.rounds, args.settle, args.seconds)
@@ -101,6 +107,26 @@ def run(args: argparse.Namespace) -> int:
     _write(args, rows, environment)
     timed = any(row.measured is not None for row in rows)
     return 0 if timed and not any(row.is_wrong and row.is_ours for row in rows) else 1
+
+
+def _again(args: argparse.Namespace) -> int:
+    """Table, document and picture of rows that were written before."""
+    from zyfa_triton.benchmark import table as tables
+    from zyfa_triton.benchmark.rows import Row
+
+    try:
+        read = [row for file in args.rows for row in json.loads(file.read_text(encoding="utf-8"))]
+        rows = [Row.from_json(row) for row in read]
+        environment = read[0]["environment"]
+    except OSError as error:
+        raise CommandError(f"--rows: cannot read {error.filename}: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError) as error:
+        raise CommandError(f"--rows: {error}; accepted: what --json wrote") from None
+    if args.paths is not None:
+        rows = [row for row in rows if any(fnmatchcase(row.path, one) for one in args.paths)]
+    print(table(tables.HEADER, tables.cells(rows)))
+    _write(args, rows, environment)
+    return 0
 
 
 def _after_case(

@@ -10,15 +10,16 @@ from typing import Any
 
 from zyfa_triton.kernels.family import Family, QuantisingFamily
 from zyfa_triton.kernels.hip import HipFamily
+from zyfa_triton.kernels.hopper.generated import PtxFamily
 from zyfa_triton.kernels.hopper.launch import GluonFamily
 from zyfa_triton.kernels.launch import TRITON, TritonFamily
 from zyfa_triton.kernels.pingpong import PingPongFamily
 from zyfa_triton.problem import Problem
 
-_GLUON = GluonFamily()
-_ALL: tuple[Family, ...] = (TritonFamily(), PingPongFamily(), HipFamily(), _GLUON)
+_GLUON, _PTX = GluonFamily(), PtxFamily()
+_ALL: tuple[Family, ...] = (TritonFamily(), PingPongFamily(), HipFamily(), _GLUON, _PTX)
 FAMILIES: dict[str, Family] = {each.name: each for each in _ALL}
-QUANTISING: dict[str, QuantisingFamily] = {_GLUON.name: _GLUON}
+QUANTISING: dict[str, QuantisingFamily] = {each.name: each for each in (_GLUON, _PTX)}
 KERNELS = tuple(FAMILIES)
 
 

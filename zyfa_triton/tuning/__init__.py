@@ -21,7 +21,7 @@ from zyfa_triton.tuning.choice import (
 )
 from zyfa_triton.tuning.configurations import candidates, default
 from zyfa_triton.tuning.key import TuningKey, key_of
-from zyfa_triton.tuning.selection import launchable, select, tunable
+from zyfa_triton.tuning.selection import launchable, measured, only, select, tunable
 
 __all__ = [
     "KERNELS",
@@ -36,8 +36,10 @@ __all__ = [
     "kernel_of",
     "key_of",
     "launchable",
+    "measured",
     "note",
     "observed",
+    "only",
     "requested",
     "resolve",
     "select",

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from zyfa_triton import dispatch, warmup
+from zyfa_triton.kernels.registry import KERNELS
 from zyfa_triton.problem import HEADDIMS
-from zyfa_triton.tuning import ahead, choice
+from zyfa_triton.tuning import ahead, choice, selection
 from zyfa_triton.tuning.key import DTYPE_NAMES
 
 ALL_LENGTHS = (1024, 4096, 16384, 65536)
@@ -33,16 +34,17 @@ def main(arguments: list[str] | None = None) -> int:
     if args.output is not None:
         choice.write_to(args.output)
     print(f"{len(problems)} problems on {device.detail}; writes {choice.user_file()}")
-    if args.jobs > 1:
-        count = ahead.compile_ahead(problems, args.jobs)
-        print(f"{count} configurations compiled by {args.jobs} processes", flush=True)
-    for problem in problems:
-        x = problem.inputs()
-        options: dict[str, Any] = {"p_mode": problem.p_mode, **x.descales}
-        config = warmup(x.q, x.k, x.v, causal=problem.causal, tune=True, **options)
-        print(f"{problem}: {config}", flush=True)
-        del x
-        torch.cuda.empty_cache()
+    with selection.only(args.kernels):
+        if args.jobs > 1:
+            count = ahead.compile_ahead(problems, args.jobs)
+            print(f"{count} configurations compiled by {args.jobs} processes", flush=True)
+        for problem in problems:
+            x = problem.inputs()
+            options: dict[str, Any] = {"p_mode": problem.p_mode, **x.descales}
+            config = warmup(x.q, x.k, x.v, causal=problem.causal, tune=True, **options)
+            print(f"{problem}: {config}", flush=True)
+            del x
+            torch.cuda.empty_cache()
     return 0
 
 
@@ -67,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seqlen", nargs="+", type=int, default=[1024, 4096, 16384])
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--p-mode", choices=("lean", "exact", "unscaled"), default="lean")
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, metavar="NAME",
+                        help=f"compares only these, of {', '.join(KERNELS)}, with what a call "
+                        "takes now")  # fmt: skip
     parser.add_argument("--all", action="store_true",
                         help=f"what ships: e4m3 lean and exact, lengths {ALL_LENGTHS}")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=min(16, os.cpu_count() or 1),

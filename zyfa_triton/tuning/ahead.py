@@ -21,7 +21,7 @@ from zyfa_triton.kernels.family import Config
 from zyfa_triton.kernels.launch import launch_arguments
 from zyfa_triton.problem import Problem
 from zyfa_triton.testing import Inputs, make_inputs
-from zyfa_triton.tuning import configurations, selection
+from zyfa_triton.tuning import selection
 from zyfa_triton.tuning.key import DTYPE_NAMES, key_of
 
 _DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
@@ -84,7 +84,7 @@ def _candidates(usual: Usual) -> list[Config]:
     x = usual.inputs()
     problem, arguments = _call(usual, x)
     key = key_of(problem, arch_of(x.q.device.index).name)
-    return [*configurations.candidates(key), *selection.tunable(problem, key, arguments)]
+    return selection.measured(problem, key, arguments)
 
 
 def _call(usual: Usual, x: Inputs) -> tuple[Problem, dict[str, Any]]:

@@ -1,6 +1,8 @@
 """How candidates are measured: one after the other on the call's own tensors, with a progress bar.
 
-It does not decide what or when to measure (`choice`, `selection`) and does not keep results
+What counts is the device's time, of calls that a graph replays: measured with the host's, a short
+call is as long as its launch takes, and a kernel that keeps the device busy three times as long can
+win. It does not decide what or when to measure (`choice`, `selection`) and does not keep results
 (`store`).
 """
 
@@ -33,7 +35,7 @@ def measure(
     from tqdm import tqdm
     from triton.compiler.errors import CompilationError
     from triton.runtime.errors import OutOfResources, PTXASError
-    from triton.testing import do_bench
+    from triton.testing import do_bench_cudagraph
 
     best: tuple[float, Config] | None = None
     last_error: Exception | None = None
@@ -42,7 +44,10 @@ def measure(
     try:
         for config in configs:
             try:
-                milliseconds = do_bench(lambda config=config: launch(config), quantiles=(0.5,))
+                launch(config)  # compiles, which a capture does not allow
+                milliseconds = do_bench_cudagraph(
+                    lambda config=config: launch(config), return_mode="median"
+                )
             except (OutOfResources, PTXASError, CompilationError, HipCompilerError) as error:
                 last_error = error
             else:

@@ -6,7 +6,9 @@ measure (`autotune`) and does not know what a kernel does (`kernels.registry`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from zyfa_triton.kernels.family import Config
@@ -14,10 +16,22 @@ from zyfa_triton.kernels.launch import TRITON
 from zyfa_triton.kernels.registry import FAMILIES, kernel_of, misfit
 from zyfa_triton.problem import Problem
 from zyfa_triton.tuning import choice
-from zyfa_triton.tuning.configurations import default
+from zyfa_triton.tuning.configurations import candidates, default
 from zyfa_triton.tuning.key import TuningKey
 
 _AUTO = "auto"
+_only: ContextVar[Sequence[str] | None] = ContextVar("zyfa_tuning_only", default=None)
+
+
+@contextmanager
+def only(kernels: Sequence[str] | None) -> Iterator[None]:
+    """What is measured inside is these kernels against the configuration that a call would take
+    anyway; everything with None."""
+    token = _only.set(kernels)
+    try:
+        yield
+    finally:
+        _only.reset(token)
 
 
 def select(
@@ -82,3 +96,15 @@ def tunable(problem: Problem, key: TuningKey, arguments: Mapping[str, Any]) -> l
         if not misfit(name, key.target, problem, arguments)
         for config in family.configurations(problem)
     ]
+
+
+def measured(problem: Problem, key: TuningKey, arguments: Mapping[str, Any]) -> list[Config]:
+    """All that tuning compares for a call."""
+    kernels, others = _only.get(), tunable(problem, key, arguments)
+    if kernels is None:
+        return [*candidates(key), *others]
+    present = choice.resolve(key)
+    if misfit(kernel_of(present), key.target, problem, arguments):
+        present = default(key)
+    wanted = [config for config in others if kernel_of(config) in kernels]
+    return [present, *(config for config in wanted if config != present)]

@@ -13,14 +13,14 @@ import struct
 from asm_overrides.program import VCC, Argument, Builder, Part, Value
 from asm_overrides.recipes.attention_fp8.parameters import Parameters
 from asm_overrides.recipes.attention_fp8.values import KEY_TILES, Values
+from asm_overrides.recipes.lean import CODES_PER_OCTAVE, EXACT_OCTAVES, LOWERED_BY, TOP_CODE
 
 SCORE_SHIFT = 40  # scores are held times 2^-40: the code scale is then a normal float
 CODE_SHIFT = 133  # codes are made times 2^-133; float32 denormals step by 2^-149
 CODE_FRACTION = 16  # so a code has 149 - 133 fraction bits
 OFFSET_GRID = 10  # row offsets lie on a grid of 2^-10 codes
 GRID_STEPS = 2.0**OFFSET_GRID  # a code; Lean's row offsets are counted in grid steps
-TOP = 126.5
-EXACT_TOP = 8.0
+TOP = TOP_CODE + 0.5  # codes are rounded down
 EXPONENT_MIN = -120.0
 E8M0_BIAS = 127
 NEGATIVE_INFINITY = 0xFF800000
@@ -45,17 +45,17 @@ class Softmax:
         b.op("v_mov_b32", v.t[0], v.scale_log2)
         self._scaled(v.octaves, 2.0**SCORE_SHIFT, "octaves per held score")
         is_lean = self.p.p_mode == "lean"
-        held = 8.0 * 2.0 ** (SCORE_SHIFT - CODE_SHIFT) if is_lean else 2.0**SCORE_SHIFT
+        held = CODES_PER_OCTAVE * 2.0 ** (SCORE_SHIFT - CODE_SHIFT) if is_lean else 2.0**SCORE_SHIFT
         for i in range(v.score_scale.width):
             self._scaled(v.score_scale[i], held, "held codes (or octaves) per held score")
         if self.p.p_mode == "lean":
-            negated = -8.0 * GRID_STEPS * 2.0**SCORE_SHIFT
+            negated = -CODES_PER_OCTAVE * GRID_STEPS * 2.0**SCORE_SHIFT
             self._scaled(v.minus_code_scale, negated, "minus grid steps per held score")
-            b.op("s_mov_b32", v.minus_eight, float_bits(-8.0 * GRID_STEPS))
+            b.op("s_mov_b32", v.minus_eight, float_bits(-CODES_PER_OCTAVE * GRID_STEPS))
             b.op("v_mov_b32", v.offset_top, float_bits(TOP * GRID_STEPS))
         else:
             self._scaled(v.minus_code_scale, -(2.0**SCORE_SHIFT), "minus octaves per held score")
-        b.op("s_mov_b32", v.slack, float_bits(-(2.0**-22)), role="see not_above in language.py")
+        b.op("s_mov_b32", v.slack, float_bits(-LOWERED_BY), role="see not_above in language.py")
         b.op("s_mov_b32", v.byte_select, 0x05040100, role="low halves of two registers")
         b.op("v_mov_b32", v.one_scale, E8M0_BIAS)
         b.op("v_mov_b32", v.s_scale, E8M0_BIAS - SCORE_SHIFT)
@@ -240,9 +240,9 @@ class Softmax:
     def _exact_codes(self, is_first: bool) -> None:
         b, v = self.b, self.v
         if is_first:
-            b.op("v_mov_b32", v.t[2], float_bits(EXACT_TOP), role="8")
+            b.op("v_mov_b32", v.t[2], float_bits(EXACT_OCTAVES), role="8")
         else:
-            b.op("v_sub_f32", v.t[2], float_bits(EXACT_TOP), v.t[0], role="8 - E")
+            b.op("v_sub_f32", v.t[2], float_bits(EXACT_OCTAVES), v.t[0], role="8 - E")
         offset = self._row_offset(v.t[2][0])
         for i in range(v.score_offset.width):
             b.op("v_mov_b32", v.score_offset[i], offset)

@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from zyfa_triton.kernels.hopper.producer import TILES, announced, where_to
+from zyfa_triton.kernels.hopper.producer import TILES, WARPS, announced, where_to
 from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot
 from zyfa_triton.kernels.hopper.softmax import (
     MULTIPLIER_UNIT,
@@ -27,6 +27,8 @@ from zyfa_triton.kernels.hopper.softmax import (
     rescaled,
     still_read,
 )
+from zyfa_triton.kernels.hopper.values import BEHIND, values
+from zyfa_triton.splice.marker import handed, located, marked_bound
 
 LN_2 = gl.constexpr(0.6931471805599453)
 
@@ -45,17 +47,8 @@ def _start_scores(
 
 
 @gluon.jit
-def _values(vs, slot, IS_FP8: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM_V: gl.constexpr):
-    """V of one block, (BLOCK_N, HEAD_DIM_V)."""
-    if IS_FP8:
-        return vs.index(slot).reshape([HEAD_DIM_V, BLOCK_N]).permute((1, 0))
-    else:
-        return vs.index(slot).reshape([BLOCK_N, HEAD_DIM_V])
-
-
-@gluon.jit
 def _next_block(
-    q_first, q_rest, rings, ones, barriers, slots, state, p, sums, alpha, last_key, first_last,
+    q_first, q_rest, rings, barriers, slots, state, p, sums, alpha, last_key, first_last,
     multiplier, scale_log2, zero_s, zero_l,
     IS_MASKED: gl.constexpr, IS_FP8: gl.constexpr, P_MODE: gl.constexpr, HEAD_DIM: gl.constexpr,
     HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
@@ -66,22 +59,22 @@ def _next_block(
     The scores come first in the matrix unit, so that their softmax runs under the product.
     """
     _, _, k_full, v_full, used, _, _ = barriers
-    _, _, ks_first, ks_rest, vs = rings
+    _, _, ks_first, ks_rest, vs, ones = rings
     k_slot, k_phase, v_slot, v_phase = slots
     acc_o, acc_l, l_i, m_i = state
     O_LAYOUT: gl.constexpr = acc_o.type.layout
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 4 if IS_FP8 else 2)
+    mbarrier.wait(k_full.index(k_slot), k_phase)
+    s = _start_scores(q_first, q_rest, ks_first, ks_rest, k_slot, zero_s, HEAD_DIM)
     a = operand(p, IS_FP8, P_MODE, BLOCK_N, P_LAYOUT)
     if not OVERLAP:
         acc_o = rescaled(acc_o, gl.convert_layout(alpha, gl.SliceLayout(1, O_LAYOUT)), False)
     l_i = l_i * alpha + sums
-    mbarrier.wait(k_full.index(k_slot), k_phase)
     mbarrier.wait(v_full.index(v_slot), v_phase)
-    s = _start_scores(q_first, q_rest, ks_first, ks_rest, k_slot, zero_s, HEAD_DIM)
-    v = _values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
+    v = values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
     acc_o = warpgroup_mma(a, v, acc_o, is_async=True)
     if IS_FP8:
-        block_l = warpgroup_mma(a, ones, zero_l, use_acc=False, is_async=True)
+        block_l = warpgroup_mma(a, ones.permute((1, 0)), zero_l, use_acc=False, is_async=True)
     if OVERLAP:  # acc_o is under way until it is rescaled, which waits
         s, acc_o = warpgroup_mma_wait(2 if IS_FP8 else 1, deps=[s, acc_o])
     else:
@@ -102,7 +95,7 @@ def _next_block(
         l_alpha = gl.convert_layout(alpha, gl.SliceLayout(1, zero_l.type.layout))
         acc_l = gl.fma(acc_l, gl.expand_dims(l_alpha, 1) + zero_l, block_l)
     still_read(a)
-    mbarrier.arrive(used.index(k_slot))
+    mbarrier.arrive(used.index(k_slot), count=WARPS)
     k_slot, k_phase = next_slot(k_slot, k_phase, STAGES)
     v_slot, v_phase = next_slot(v_slot, v_phase, STAGES)
     slots = (k_slot, k_phase, v_slot, v_phase)
@@ -148,14 +141,14 @@ def _store(
 
 @gluon.jit
 def consume(
-    w: gl.constexpr, rings, ones, barriers, tiles, outputs, order,
+    w: gl.constexpr, rings, barriers, tiles, outputs, order,
     IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    OVERLAP: gl.constexpr,
+    OVERLAP: gl.constexpr, LOOP: gl.constexpr,
 ):  # fmt: skip
     """A computing warpgroup's program, rows w * 64 on of each tile. Arguments: see `forward`."""
     q_full, q_empty, k_full, v_full, used, tile_full, tile_empty = barriers
-    qs_first, qs_rest, ks_first, ks_rest, vs = rings
+    qs_first, qs_rest, ks_first, ks_rest, vs, ones = rings
     _, _, _, heads_a_batch, _, seqlen_q, seqlen_k = order
     ROWS: gl.constexpr = 64 // PACK  # positions of this warpgroup
     DEPTH: gl.constexpr = 32 if IS_FP8 else 16
@@ -167,10 +160,22 @@ def consume(
     ROW: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
     O_ROW: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
     L_ROW: gl.constexpr = gl.SliceLayout(1, L_LAYOUT)
-    if IS_FP8:
-        ones = ones.permute((1, 0))
     zero_s = gl.full([64, BLOCK_N], 0.0, gl.float32, S_LAYOUT)
     zero_l = gl.full([64, 8], 0.0, gl.float32, L_LAYOUT)
+    if LOOP != "":
+        located(LOOP, "k_first", ks_first)
+        if HEAD_DIM > 128:
+            located(LOOP, "k_rest", ks_rest)
+        located(LOOP, "values", vs)
+        if not IS_FP8:
+            located(LOOP, "q_first", qs_first)
+            if HEAD_DIM > 128:
+                located(LOOP, "q_rest", qs_rest)
+        elif not BEHIND:
+            located(LOOP, "ones", ones)
+        located(LOOP, "k_full", k_full)
+        located(LOOP, "v_full", v_full)
+        located(LOOP, "used", used)
     rows = gl.arange(0, 64, ROW)
     number = 0
     k_slot = 0
@@ -216,7 +221,7 @@ def consume(
         # copies that follow an arrival do not wait for them either.
         if IS_FP8:
             mbarrier.arrive(q_empty.index(w))
-        mbarrier.arrive(used.index(k_slot))
+        mbarrier.arrive(used.index(k_slot), count=WARPS)
         k_slot, k_phase = next_slot(k_slot, k_phase, STAGES)
         s = masked(s, first_last, last_key, BLOCK_N)
         m_i, offset, alpha = move_reference(
@@ -229,14 +234,23 @@ def consume(
             first_last += BLOCK_N
             last_key += BLOCK_N
             slots, state, p, sums, alpha = _next_block(
-                q_first, q_rest, rings, ones, barriers, slots, state, p, sums, alpha, last_key,
+                q_first, q_rest, rings, barriers, slots, state, p, sums, alpha, last_key,
                 first_last, multiplier, scale_log2, zero_s, zero_l,
                 True, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP,
             )  # fmt: skip
         # the code of masks lies outside this loop: it would crowd the instruction cache
-        for _ in range(masked_blocks, blocks):
+        end = blocks
+        if LOOP != "":
+            if IS_FP8:
+                handed(LOOP, "q_first", q_first)
+                if HEAD_DIM > 128:
+                    handed(LOOP, "q_rest", q_rest)
+                end = marked_bound(LOOP, end, (multiplier, scale_log2))
+            else:
+                end = marked_bound(LOOP, end, (multiplier, w))
+        for _ in range(masked_blocks, end):
             slots, state, p, sums, alpha = _next_block(
-                q_first, q_rest, rings, ones, barriers, slots, state, p, sums, alpha, last_key,
+                q_first, q_rest, rings, barriers, slots, state, p, sums, alpha, last_key,
                 first_last, multiplier, scale_log2, zero_s, zero_l,
                 False, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP,
             )  # fmt: skip
@@ -248,10 +262,10 @@ def consume(
         if not OVERLAP:
             acc_o = rescaled(acc_o, gl.convert_layout(alpha, O_ROW), False)
         mbarrier.wait(v_full.index(v_slot), v_phase)
-        v = _values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
+        v = values(vs, v_slot, IS_FP8, BLOCK_N, HEAD_DIM_V)
         acc_o = warpgroup_mma(a, v, acc_o, is_async=True)
         if IS_FP8:
-            block_l = warpgroup_mma(a, ones, zero_l, use_acc=False, is_async=True)
+            block_l = warpgroup_mma(a, ones.permute((1, 0)), zero_l, use_acc=False, is_async=True)
             acc_o, block_l = warpgroup_mma_wait(0, deps=[acc_o, block_l])
             l_alpha = gl.expand_dims(gl.convert_layout(alpha, L_ROW), 1)
             # the eight columns are equal

@@ -11,9 +11,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from zyfa_triton.kernels.hopper.consumer import consume
-from zyfa_triton.kernels.hopper.producer import FACTS, TILES, produce
+from zyfa_triton.kernels.hopper.producer import FACTS, TILES, WARPS, produce
+from zyfa_triton.kernels.hopper.values import values_and_ones
 
-_E4M3_ONE = gl.constexpr(0x38)
 _UNSPECIALIZED = [
     "stride_qdb", "stride_qdh", "stride_kdb", "stride_kdh", "stride_vdb", "stride_vdh",
     "m_blocks", "heads", "heads_at_once", "heads_a_batch", "group_size", "seqlen_q", "seqlen_k",
@@ -45,6 +45,7 @@ def hopper_attention_forward(
     IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     OVERLAP: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    LOOP: gl.constexpr = "",
 ):  # fmt: skip
     """O = softmax(softmax_scale * Q K^T) V; P as in `numerics` without a scaled matrix product.
 
@@ -57,6 +58,8 @@ def hopper_attention_forward(
     lse_ptr: float32 (batch, nheads, seqlen_q) contiguous, or None. Descales: float32 (batch,
     nheads_k) with strides, or None. counter_ptr: int32, zero.
     OVERLAP: the softmax of a block lies beside P V of the one before, see `ptx.rescaled`.
+    LOOP: "" for the loop of `consumer` over blocks that need no mask, or what
+    `zyfa_triton.splice.use` returned: a recipe that takes its place.
     softmax_scale_log2: softmax_scale * log2(e). heads: batch * nheads / PACK, heads_a_batch: nheads
     / PACK; m_blocks: row tiles of a head.
     """
@@ -68,21 +71,16 @@ def hopper_attention_forward(
     else:
         qs_rest = qs_first
         ks_rest = ks_first
-    vs = _ring(v, STAGES)
-    rings = (qs_first, qs_rest, ks_first, ks_rest, vs)
     if IS_FP8:
-        ONES: gl.constexpr = gl.NVMMASharedLayout(BLOCK_N, element_bitwidth=8, rank=2)
-        ones = gl.allocate_shared_memory(gl.float8e4nv, [8, BLOCK_N], ONES)
-        # written as bytes: a conversion of a constant stored wrong ones (Triton 3.6)
-        layout: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
-        one = gl.full([8, BLOCK_N], _E4M3_ONE, gl.uint8, layout)
-        ones.store(one.to(gl.float8e4nv, bitcast=True))
+        vs, ones = values_and_ones(v, HEAD_DIM_V, BLOCK_N, STAGES)
     else:
+        vs = _ring(v, STAGES)
         ones = vs  # not used
+    rings = (qs_first, qs_rest, ks_first, ks_rest, vs, ones)
     tiles = gl.allocate_shared_memory(gl.int32, [TILES * FACTS, 1], mbarrier.MBarrierLayout())
     barriers = (
         _barriers(2, 1), _barriers(2, 1), _barriers(STAGES, 1), _barriers(STAGES, 1),
-        _barriers(STAGES, 2), _barriers(TILES, 1), _barriers(TILES, 2),
+        _barriers(STAGES, 2 * WARPS), _barriers(TILES, 1), _barriers(TILES, 2),
     )  # fmt: skip
     fence_async_shared()
     order = (m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q, seqlen_k)
@@ -93,10 +91,10 @@ def hopper_attention_forward(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (consume, (0, rings, ones, barriers, tiles, outputs, order, IS_FP8, P_MODE,
-                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP)),
-            (consume, (1, rings, ones, barriers, tiles, outputs, order, IS_FP8, P_MODE,
-                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP)),
+            (consume, (0, rings, barriers, tiles, outputs, order, IS_FP8, P_MODE,
+                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP, LOOP)),
+            (consume, (1, rings, barriers, tiles, outputs, order, IS_FP8, P_MODE,
+                       IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP, LOOP)),
             (produce, (q_first, q_rest, k_first, k_rest, v, rings, barriers, tiles, counter_ptr,
                        scales, order, IS_FP8, IS_CAUSAL, PACK, HEAD_DIM, HEAD_DIM_V, BLOCK_N,
                        STAGES)),

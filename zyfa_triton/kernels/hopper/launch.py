@@ -23,9 +23,11 @@ LARGEST_STRIDE = 2**40  # bytes
 TILE_M = 128  # rows of a workgroup, 64 a warpgroup
 FIRST = 128  # columns that one copy takes; a head dim of 192 is 128 + 64
 SHARED_BYTES = 227 * 1024
-_SHARED_RESERVE = 6 * 1024  # ones, barriers, and the exchange of output columns
+_ONES_ROWS = 8  # behind each tile of V^T, `values`
+_SHARED_RESERVE = 5 * 1024  # barriers, and the exchange of output columns
 _BLOCKS = (64, 128)
 _MOST_STAGES = 8
+_MEASURED = 4  # configurations that tuning compares
 _TILE_KEYS = 128  # of a tile of V^T, `prepare.TILE`
 _LARGEST_CHUNK = 256  # rows in which a program looks for the largest magnitude
 _QUANTISED_ROWS = 64  # of a program
@@ -55,16 +57,21 @@ class GluonFamily:
 
     def configurations(self, problem: Problem) -> list[Config]:
         """See Family."""
-        found = [
+        found = self.fitting(problem)[:_MEASURED]
+        if problem.is_fp8 and problem.p_mode == "lean" and not registers_suffice():
+            found.sort(key=lambda config: config["OVERLAP"])
+        return found
+
+    def fitting(self, problem: Problem) -> list[Config]:
+        """Every configuration that shared memory has room for, larger blocks and deeper rings
+        first."""
+        return [
             {"BLOCK_N": block_n, "num_stages": stages, "OVERLAP": overlap}
             for block_n in reversed(_BLOCKS)
             for stages in range(_MOST_STAGES, 1, -1)
             for overlap in (True, False)
             if shared_bytes(problem, block_n, stages) <= SHARED_BYTES
-        ][:4]
-        if problem.is_fp8 and problem.p_mode == "lean" and not _registers_suffice():
-            found.sort(key=lambda config: config["OVERLAP"])
-        return found
+        ]
 
     def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
         """See Family."""
@@ -324,6 +331,7 @@ def launch_forward(
             "BLOCK_N": block_n,
             "STAGES": config["num_stages"],
             "OVERLAP": config["OVERLAP"],
+            "LOOP": config.get("LOOP", ""),
             "num_warps": 4,
             **_REGISTERS,
             **LAUNCH_OPTIONS,
@@ -349,7 +357,10 @@ def shared_bytes(problem: Problem, block_n: int, stages: int) -> int:
     item = problem.dtype.itemsize
     q_tile = TILE_M * problem.headdim * item
     return (
-        q_tile + stages * block_n * (problem.headdim + problem.headdim_v) * item + _SHARED_RESERVE
+        q_tile
+        + stages * block_n * (problem.headdim + problem.headdim_v) * item
+        + (stages * block_n * _ONES_ROWS if problem.is_fp8 else 0)
+        + _SHARED_RESERVE
     )
 
 
@@ -386,7 +397,7 @@ def _layout(item: int, columns: int, rank: int) -> Any:
 
 
 @cache
-def _registers_suffice() -> bool:
+def registers_suffice() -> bool:
     """Whether ptxas keeps the overlapped Lean loop in registers: that of Triton 3.9 (13.4) spills
     in the loop, that of 3.6 (12.8) does not."""
     import triton

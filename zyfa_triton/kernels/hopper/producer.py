@@ -11,11 +11,13 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from zyfa_triton.kernels.hopper.compat import copy_tile, thread_barrier
 from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot, tile_of
+from zyfa_triton.kernels.hopper.values import place_of
 
 TILES = gl.constexpr(4)  # places for announced tiles
 FACTS = gl.constexpr(5)  # numbers of an announcement, see `announce`
 TILE = gl.constexpr(128)  # keys of a tile of V^T, as `prepare` stores it
 NO_TILE = gl.constexpr(-1)
+WARPS = gl.constexpr(4)  # of a computing warpgroup; each counts at the barriers of K and V
 
 
 @gluon.jit
@@ -101,7 +103,7 @@ def produce(
     are done with K's block n and V's block n - 1: one arrival a block.
     """
     q_full, q_empty, k_full, v_full, used, tile_full, tile_empty = barriers
-    qs_first, qs_rest, ks_first, ks_rest, vs = rings
+    qs_first, qs_rest, ks_first, ks_rest, vs, _ = rings
     m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q, seqlen_k = order
     (
         softmax_scale_log2, q_descale_ptr, k_descale_ptr, v_descale_ptr, stride_qdb, stride_qdh,
@@ -149,11 +151,12 @@ def produce(
             next_place, next_phase = next_slot(slot, phase, STAGES)
             mbarrier.wait(used.index(next_place), next_phase)
             mbarrier.expect(v_full.index(slot), BLOCK_N * HEAD_DIM_V * ITEM)
+            place = place_of(vs, slot, v, IS_FP8, HEAD_DIM_V)
             if IS_FP8:  # V^T, as the preparing pass left it
                 at = [batch, head_k, start_n // TILE, 0, start_n % TILE]
-                copy_tile(v, at, v_full.index(slot), vs.index(slot))
+                copy_tile(v, at, v_full.index(slot), place)
             else:
-                copy_tile(v, [batch, head_k, start_n, 0], v_full.index(slot), vs.index(slot))
+                copy_tile(v, [batch, head_k, start_n, 0], v_full.index(slot), place)
             slot, phase = next_place, next_phase
         index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
         number += 1

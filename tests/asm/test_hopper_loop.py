@@ -1,0 +1,303 @@
+"""The generated attention loop for Hopper, its PTX executed: codes, sums, outputs, barriers.
+
+What the executor holds it to is in tests/asm/ptx, what it should compute in hopper_loop_contract.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from asm_overrides.recipes.attention_sm90 import Parameters
+from tests.asm.hopper_loop_contract import DEPTH, WARP_ROWS
+from tests.asm.hopper_loop_runs import (
+    BLOCK_N,
+    ROWS,
+    Run,
+    Task,
+    execute,
+    interface,
+    octaves_of_one,
+    text_of,
+)
+from tests.asm.hopper_loop_tasks import (
+    by_row,
+    far_from_zero,
+    grown_alone,
+    made,
+    maxima_everywhere,
+    real,
+    sums_about_flat,
+    thresholds,
+    with_rest,
+    with_small,
+)
+from zyfa_triton import numerics
+from zyfa_triton.kernels.hopper.loop import HopperLoop
+from zyfa_triton.kernels.hopper.values import BEHIND
+from zyfa_triton.splice import Names
+
+Mode = Literal["lean", "exact"]
+MODES: tuple[Mode, ...] = ("lean", "exact")
+LOWERED = "shl.b32"  # in the path that lowers codes, and nowhere else
+ANEW = "min.f32 L_offset_0"  # in the path that makes codes anew from scores
+WAITING = "mbarrier.try_wait"
+
+TASKS = {
+    "ascending": made([2.5 * block for block in range(8)], 0.3),
+    "never": made([0.0] + [-20.0] * 7, 0.3),
+    "once": made([0, -3, -3, 9, -3, -3, 0, 0], 0.3),
+    "peaked": made([0.4 * block for block in range(8)], 6),
+    "far": made([300.0 * block for block in range(4)], 3, unit=4),
+    "far_down": made([-300.0 * block for block in range(4)], 3, unit=4),
+    "real_begin": real(448, 4),
+    "real_end": real(960, 8, head=1),
+}
+LEVEL = made([0.0] * 4, 0.7)
+FLAT = with_small(made([0.35 * block for block in range(8)], 0.7))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices are small: torch's threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def fitted(task: Task, parameters: Parameters) -> Task:
+    return with_rest(task) if parameters.headdim > 128 else task
+
+
+def by_contract(task: Task, p_mode: Mode, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The contract on the whole task, with scores rounded as often as the instruction does."""
+    monkeypatch.setattr(numerics, "SLICE", DEPTH)
+    seen = task.seqlen_k or task.blocks * BLOCK_N
+    q, k, v = (each[None, :, None] for each in (task.q, task.k[:seen], task.v[:seen]))
+    return numerics.attention(
+        q, k, v, softmax_scale=task.softmax_scale, causal=task.causal,
+        options=numerics.HOPPER[p_mode], return_codes=True,
+    )  # fmt: skip
+
+
+def exact_output(task: Task) -> torch.Tensor:
+    scores = task.q.double() @ task.k.double().T * task.softmax_scale
+    return scores.softmax(1) @ task.v.double()
+
+
+def compare(run: Run, contract: Any) -> None:
+    """All codes, the output and lse of a run that has checked its own state."""
+    task, p_mode = run.task, run.p.p_mode
+    for visit in range(task.before - 1, task.blocks):
+        first = (task.blocks - 1 - visit) * BLOCK_N
+        codes = contract.codes[0, 0, :, first : first + BLOCK_N]
+        wanted = torch.zeros(ROWS, BLOCK_N, dtype=torch.float64)
+        wanted[:, : codes.shape[1]] = numerics.e4m3_values(codes)
+        got = torch.from_numpy(run.codes[visit - task.before + 1])
+        assert torch.equal(got, wanted), f"codes of visit {visit}"
+    out, lse = run.final.result(octaves_of_one(p_mode))
+    size = run.final.add().size / run.final.add().sums
+    bound = 2.0**-21 * (task.blocks + 2) * size
+    assert ((out - contract.out[0, :, 0]).abs() <= bound).all()
+    top = (run.final.reference * task.scale).abs().squeeze(1)
+    bound = 2.0**-21 * (top + 16) + 2.0**-21 * lse.abs()
+    assert ((lse - contract.lse[0, 0]).abs() <= bound).all()
+
+
+def name_of(p: Parameters) -> str:
+    return f"{p.p_mode}-{p.headdim}-{p.ones}-{'' if p.referred else 'not-'}referred"
+
+
+VARIANTS = [
+    Parameters(headdim=headdim, p_mode=p_mode, stages=stages, ones=ones, referred=referred)
+    for stages, (p_mode, headdim, ones, referred) in zip(
+        [2, 3, 6, 5, 3, 2, 5, 4, 5, 2, 4, 6, 2, 5, 3, 4],
+        product(MODES, (128, 192), ("behind", "apart"), (True, False)),
+        strict=True,
+    )
+]
+
+
+@pytest.mark.parametrize("parameters", VARIANTS, ids=name_of)
+def test_every_variant_on_no_one_two_and_seven_blocks(parameters: Parameters) -> None:
+    for before, blocks, base in ((1, 0, 5), (3, 1, 0), (2, 2, 1), (1, 7, 9)):
+        levels = [0.35 * block for block in range(before + blocks)]
+        task = replace(made(levels, 0.7, seed=blocks), base=base, before=before)
+        execute(parameters, fitted(task, parameters))
+
+
+@pytest.mark.parametrize("p_mode", MODES)
+@pytest.mark.parametrize("task", list(TASKS))
+def test_codes_are_those_of_the_contract(
+    task: str, p_mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows whose reference moves move it to their largest score, as the contract does."""
+    parameters = Parameters(p_mode=p_mode, stages=3)
+    run = execute(parameters, replace(TASKS[task], base=1))
+    compare(run, by_contract(run.task, p_mode, monkeypatch))
+    if p_mode == "lean":
+        grown = {"ascending": 4 * 7, "never": 0, "once": 4, "far": 4 * 3, "far_down": 0}
+        assert run.threads.count(LOWERED) == 0
+        assert run.threads.count(ANEW) == grown.get(task, run.threads.count(ANEW))
+
+
+@pytest.mark.parametrize("p_mode", MODES)
+def test_head_dim_192(p_mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ascending", "real_begin"):
+        parameters = Parameters(p_mode=p_mode, headdim=192, stages=2)
+        run = execute(parameters, with_rest(TASKS[name]))
+        compare(run, by_contract(run.task, p_mode, monkeypatch))
+
+
+def test_many_keys_that_share_a_row_move_it_by_whole_codes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The contract has no such rule: codes are held to the loop's own, the output to its error."""
+    run = execute(Parameters(stages=4), FLAT)
+    paths = Counter(run.states[-1].paths)
+    assert paths["by codes"] >= 12 and paths["from scores"] >= 4
+    assert run.threads.count(LOWERED) == paths["by codes"]
+    assert run.threads.count(ANEW) == paths["from scores"]
+    truth = exact_output(FLAT)
+    theirs = by_contract(FLAT, "lean", monkeypatch).out[0, :, 0] - truth
+    ours = run.final.result(octaves_of_one("lean"))[0] - truth
+    assert ours.abs().max() <= 2 * theirs.abs().max()
+    assert ours.square().mean() <= 2 * theirs.square().mean()
+
+
+PLACED = {
+    "maxima everywhere": maxima_everywhere(),
+    "one row alone": grown_alone(),
+    "sums about flat": sums_about_flat(),
+    "thresholds": thresholds(),
+    "far from zero": far_from_zero(),
+    "by row": by_row(made([200, 202.5, 200, 205, 205.2, 209], 3, unit=0.5)),
+}
+
+
+@pytest.mark.parametrize("p_mode", MODES)
+@pytest.mark.parametrize("task", list(PLACED))
+def test_rows_that_grow_one_by_one(task: str, p_mode: Mode) -> None:
+    run = execute(Parameters(p_mode=p_mode, stages=4), PLACED[task])
+    if p_mode == "lean":
+        paths = Counter(run.states[-1].paths)
+        assert run.threads.count(LOWERED) == paths["by codes"]
+        assert run.threads.count(ANEW) == paths["from scores"]
+        if task == "thresholds":  # one code above, nine, then eight above nine
+            assert run.states[-1].paths[:6] == (
+                *["by codes"] * 2, *["from scores"] * 2, *["by codes"] * 2,
+            )  # fmt: skip
+
+
+def test_rows_with_a_few_keys_keep_their_largest_code() -> None:
+    """A row that one key makes up gets that key's value, however often its reference moved."""
+    task = made([0.4 * block for block in range(8)], 6)
+    k = task.k.float()
+    k[2 * BLOCK_N + 7] = 20 * task.q.float().sign()[0]
+    run = execute(Parameters(stages=5), replace(task, k=k.to(torch.float8_e4m3fn)))
+    out = run.final.result(octaves_of_one("lean"))[0]
+    value = task.v[2 * BLOCK_N + 7].float()
+    assert torch.allclose(out, value.expand_as(out), rtol=2.0**-18, atol=0)
+
+
+@pytest.mark.parametrize("p_mode", MODES)
+def test_warps_may_part(p_mode: Mode) -> None:
+    """Only the third warp's rows grow."""
+    task = TASKS["ascending"]
+    q = -task.q.float()
+    q[2 * WARP_ROWS : 3 * WARP_ROWS] *= -1
+    run = execute(Parameters(p_mode=p_mode, stages=3), replace(task, q=q.to(task.q.dtype)))
+    assert run.threads.count("mul.rn.f32 o0,") == 7
+    assert run.threads.count("sub.s32 L_left") == 4
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4, 5])
+def test_rings_wrap(stages: int) -> None:
+    """Wherever in a ring and in which phase the loop begins."""
+    for base in range(2 * stages):
+        p_mode = MODES[base & 1]
+        execute(Parameters(p_mode=p_mode, stages=stages), replace(LEVEL, base=base))
+
+
+@pytest.mark.parametrize(
+    ("looks", "waits"), [((0,), 0), ((1,), 0), ((3,), None), ((9,), None), ((0, 14), None)]
+)
+def test_tiles_that_come_at_once_and_late(looks: tuple[int, ...], waits: int | None) -> None:
+    """A tile that is there when it is looked at costs no wait; any other is waited for."""
+    task = replace(FLAT, looks=looks)
+    run = execute(Parameters(stages=3), task)
+    found = run.threads.count(WAITING)
+    assert found > 0 if waits is None else found == waits
+
+
+@pytest.mark.parametrize("p_mode", MODES)
+def test_a_row_that_has_seen_no_key(p_mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row 0 sees none of the block before the loop; the loop's blocks are seen by all."""
+    task = made([0.35 * block for block in range(5)], 0.7)
+    hidden = task.k.float()
+    hidden[4 * BLOCK_N + 63 :] = 0
+    task = replace(task, k=hidden.to(task.k.dtype), causal=True, seqlen_k=4 * BLOCK_N + 63)
+    first = task.states(p_mode)[0]
+    assert first.reference[0] < -1e29 and (first.reference[1:] > -1e29).all()
+    for referred in (True, False):
+        run = execute(Parameters(p_mode=p_mode, stages=3, referred=referred), task)
+    out, _ = run.final.result(octaves_of_one(p_mode))
+    theirs = by_contract(task, p_mode, monkeypatch).out[0, :, 0]
+    assert torch.allclose(out[0], theirs[0], rtol=0.1, atol=0.02)
+    if p_mode == "exact":
+        compare(run, by_contract(task, p_mode, monkeypatch))
+
+
+@pytest.mark.parametrize("p_mode", MODES)
+@pytest.mark.parametrize("block", [0, 2, 3])
+def test_nan_in_k_comes_out_as_nan(block: int, p_mode: Mode) -> None:
+    """Before the loop, in the middle, in the last block, whose P is left to the kernel."""
+    k = FLAT.k.float()
+    key = (FLAT.blocks - 1 - block) * BLOCK_N + 77
+    k[key, 3] = float("nan")
+    task = replace(FLAT, k=k.to(torch.float8_e4m3fn))
+    run = execute(Parameters(p_mode=p_mode, stages=3), task)
+    assert torch.isnan(torch.from_numpy(run.codes[block])[:, 77]).all()
+    out, lse = run.final.result(octaves_of_one(p_mode))
+    assert out.isnan().all() and lse.isnan().all()
+
+
+@pytest.mark.parametrize("p_mode", MODES)
+def test_nan_in_q_and_v_stays_where_it_is(p_mode: Mode) -> None:
+    q, v = FLAT.q.float(), FLAT.v.float()
+    q[21, 5] = float("nan")
+    v[300, 9] = float("nan")
+    task = replace(FLAT, q=q.to(torch.float8_e4m3fn), v=v.to(torch.float8_e4m3fn))
+    run = execute(Parameters(p_mode=p_mode, stages=2), task)
+    out, _ = run.final.result(octaves_of_one(p_mode))
+    expected = torch.zeros(out.shape, dtype=torch.bool)
+    expected[21], expected[:, 9] = True, True
+    assert torch.equal(out.isnan(), expected)
+
+
+@pytest.mark.parametrize("p_mode", MODES)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_it_is_the_text_that_the_kernel_is_given(p_mode: Mode, overlap: bool) -> None:
+    """With these registers for what the kernel carries, the splice's text is the one run here."""
+    ones: Literal["behind", "apart"] = "behind" if BEHIND.value else "apart"
+    parameters = Parameters(headdim=192, p_mode=p_mode, stages=3, ones=ones, referred=overlap)
+    recipe = HopperLoop(name="x", headdim=192, p_mode=p_mode, stages=3, overlap=overlap)
+    at = interface(parameters)
+    carried = {each.name: getattr(at, each.name) for each in recipe.carried}
+    lists = {name: (at,) if isinstance(at, str) else tuple(at) for name, at in carried.items()}
+    assert {each.name: each.registers for each in recipe.carried} == {
+        name: len(registers) for name, registers in lists.items()
+    }
+    names = Names(
+        "L", at.first, at.last, {"multiplier": at.multiplier, "scale_log2": at.scale_log2},
+        {name: getattr(at, name) for name in recipe.memory}, lists, {},
+        {"q_first": tuple(at.q[:16]), "q_rest": tuple(at.q[16:])},
+    )  # fmt: skip
+    assert recipe.text(names) == text_of(parameters)
