@@ -266,11 +266,12 @@ def test_what_it_does_not_serve_is_an_error_and_auto_runs_triton(device: torch.d
     check_output(flash_attn_func(x.q, x.k, x.v), *[r[0] for r in expected(x)], is_fp8=False)  # type: ignore[arg-type]
 
 
-def test_a_captured_call_replays(device: torch.device) -> None:
+@pytest.mark.parametrize("kernel", ["gluon", "ptx"])
+def test_a_captured_call_replays(device: torch.device, kernel: str) -> None:
     x = make_inputs(600, 700, device=device)
 
     def call() -> Any:
-        return flash_attn_fp8_func(x.q, x.k, x.v, causal=True, kernel="gluon")
+        return flash_attn_fp8_func(x.q, x.k, x.v, causal=True, kernel=kernel)
 
     call()
     graph = torch.cuda.CUDAGraph()

@@ -52,6 +52,11 @@ class _Loop:
         t.op("add.s32", self.left, self.left, "-1")
         t.op("setp.gt.s32", self.test, self.left, "0")
         t.op("bra.uni", t.label("next"), when=self.test)
+        if self.p.p_mode == "exact":  # where its softmax never goes
+            t.op("bra.uni", t.label("leave"))
+            t.place("stop")
+            matrix.wait(t, 0)
+            t.place("leave")
         self._leave()
         t.place("end")
         return t.render()

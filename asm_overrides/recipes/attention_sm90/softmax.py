@@ -235,6 +235,7 @@ class Exact(Softmax):
         super().__init__(t, at)
         self.codes = t.registers("b32", "code", SCORES // 2)
         self.half = t.register("b16", "half")
+        self.signs = t.register("b32", "signs")
 
     def enter(self) -> None:
         """Codes of the P at hand."""
@@ -272,6 +273,21 @@ class Exact(Softmax):
             t.op("fma.rn.f32", score, score, at.multiplier, self.offset[row_of(index)])
             t.op("ex2.approx.ftz.f32", score, score)
         self._round(self.s)
+        self._keep_the_wait_behind()
+
+    def _keep_the_wait_behind(self) -> None:
+        """A branch that needs all codes and is never taken: no code has a sign.
+
+        ptxas moves the wait for P V, which follows, up to where nothing stops it, and the softmax
+        then runs beside nothing. In Lean's the vote on the largest code does.
+        """
+        t = self.t
+        t.op("or.b32", self.signs, self.codes[0], self.codes[1])
+        for code in self.codes[2:]:
+            t.op("or.b32", self.signs, self.signs, code)
+        t.op("and.b32", self.signs, self.signs, both(0x8080))
+        t.op("setp.ne.u32", self.some, self.signs, "0")
+        t.op("bra.uni", t.label("stop"), when=self.some)
 
     def into_operand(self) -> None:
         """The A operand: four columns of a row from two pairs."""

@@ -97,7 +97,7 @@ class Warpgroup:
             self.groups.append(self.open)
             self.open = []
         elif statement.name == "wgmma.wait_group.sync.aligned":
-            self._wait(int(statement.operands[0]), warps)
+            self._wait(int(statement.operands[0], 0), warps)
         else:
             self._start(statement, warps)
 

@@ -28,7 +28,7 @@ BLOCK_N = 128
 _LANE_OUTPUTS = 64  # registers of a lane for 64 rows and 128 columns
 _SLOTS = ("k_slot", "k_phase", "v_slot", "v_phase")
 _BARRIERS = ("k_full", "v_full", "used")
-_SPILLED = 96  # bytes: some words a tile, outside the loops
+_SPILLED = 256  # bytes: some words a tile, outside the generated loop
 
 
 @dataclass(frozen=True, kw_only=True)

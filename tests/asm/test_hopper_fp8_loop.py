@@ -1,0 +1,62 @@
+"""The generated loop on e4m3 in the Hopper kernel's machine code, compiled without a card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.asm import sass
+from tests.asm.test_hopper_compile import Variant, compiled, instructions
+from zyfa_triton.kernels.hopper.launch import registers_suffice
+from zyfa_triton.kernels.hopper.loop import loop_of
+from zyfa_triton.kernels.hopper.values import BEHIND
+
+STAGES = {128: 6, 192: 4}
+SCORES = 64  # of a lane in a block
+STEPS = 4  # products of 32 keys
+
+
+@pytest.mark.parametrize("headdim", [128, 192])
+@pytest.mark.parametrize("p_mode", ["lean", "exact"])
+def test_a_block_runs_without_spills_and_with_few_instructions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, p_mode: str, headdim: int
+) -> None:
+    monkeypatch.setenv("ZYFA_STRICT", "1")  # ptxas's report: nothing serialised
+    stages, overlap = STAGES[headdim], registers_suffice()
+    loop = loop_of(headdim, p_mode, stages, overlap, True)
+    it = Variant(p_mode=p_mode, headdim=headdim, stages=stages, overlap=overlap, loop=loop)
+    kernel = compiled(it)
+    assert kernel.metadata.splice == loop
+    cubin = tmp_path / "kernel.cubin"
+    cubin.write_bytes(kernel.asm["cubin"])
+    code = instructions(cubin)
+    assert not sass.touched_too_early(code)
+    columns = "64x136x32" if BEHIND.value else "64x8x32"
+    # the loop over masked blocks has its row sum apart, too: it is the other one that converts once
+    found = [
+        body
+        for body in sass.loops(code)
+        if any(columns in text for _, text in body)
+        and any("PHASECHK.TRANS64 P" in text for _, text in body)  # looks, without waiting
+    ]
+    assert len(found) == 2  # warpgroups
+    for body in found:
+        names = [sass.opcode(text) for _, text in body]
+        assert not {"LDL", "STL"} & set(names)
+        assert sum(name.startswith("QGMMA.64x128") for name in names) == headdim // 32 + (
+            0 if BEHIND.value else STEPS
+        )
+        waits = [at for at, name in enumerate(names) if name.startswith("WARPGROUP.DEPBAR")]
+        beside = names[waits[0] : waits[-1]]
+        if p_mode == "lean":
+            # packed maxima find the largest code; those over scores lie behind the vote
+            assert names.count("VIMNMX3.U16x2") >= SCORES // 4 - 2
+            vote = beside.index("VOTE.ANY")
+            assert not any(name.startswith("FMNMX") for name in beside[:vote])
+            assert sum(name.startswith("FFMA") for name in beside[:vote]) == SCORES
+            assert sum(name.startswith("F2FP") for name in beside[:vote]) == SCORES // 2
+            assert vote < 160
+        else:
+            assert names.count("MUFU.EX2") == SCORES + 2
+            assert sum(name.startswith("MUFU.EX2") for name in beside) == SCORES + 2
