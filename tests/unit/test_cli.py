@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from zyfa_triton import activations
-from zyfa_triton.cli import COMMANDS, build_parser, main
+from zyfa_triton import activations, dispatch
+from zyfa_triton.cli import COMMANDS, build_parser, main, options
 from zyfa_triton.cli.output import percent, table, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -220,3 +220,11 @@ def test_json_is_strict(tmp_path: Path) -> None:
 def test_errors_are_shown_in_the_unit_of_the_tables() -> None:
     assert percent(0.00596) == "0.596"
     assert percent(None) == "-"
+
+
+def test_every_kernel_of_the_op_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    known = {*options.KERNELS, *options.HOPPER_KERNELS}
+    assert known == set(dispatch.KERNELS)
+    for kernel in options.HOPPER_KERNELS:
+        message = usage_error(["run", "--kernel", kernel, "--backend", "reference"], capsys)
+        assert f'kernel: got "{kernel}"' in message and 'accepted with it: "device"' in message

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-KERNELS = ("triton", "pingpong", "hip")  # zyfa_triton.dispatch has them, too, and imports torch
+# zyfa_triton.dispatch has them, too, and imports torch
+KERNELS = ("triton", "pingpong", "hip")  # for gfx950
+HOPPER_KERNELS = ("gluon", "ptx")
 DTYPES = ("fp8", "bf16", "fp16")
 HEADDIMS = (128, 192)
 P_MODES = ("lean", "exact", "unscaled")
@@ -38,8 +40,11 @@ def add_choice(
     )
 
 
-def add_variant_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """--dtype and --p-mode (of which there can be several), --headdim, --block-scale, --causal."""
+def add_variant_arguments(
+    parser: argparse.ArgumentParser, *, several: bool = False, kernels: Sequence[str] = KERNELS
+) -> None:
+    """--dtype and --p-mode (of which there can be several), --headdim, --block-scale, --causal,
+    --kernel."""
     add_choice(parser, "--dtype", DTYPES, several=several)
     add_choice(parser, "--p-mode", P_MODES, several=several)
     parser.add_argument("--headdim", type=int, choices=HEADDIMS, default=HEADDIMS[0])
@@ -55,7 +60,7 @@ def add_variant_arguments(parser: argparse.ArgumentParser, *, several: bool = Fa
         default=True,
         help="query i sees keys up to i (default: on)",
     )
-    add_choice(parser, "--kernel", ("auto", *KERNELS))
+    add_choice(parser, "--kernel", ("auto", *kernels))
 
 
 def variants(dtypes: Sequence[str], p_modes: Sequence[str]) -> list[tuple[str, str]]:

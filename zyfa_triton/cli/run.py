@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--heads", type=options.positive, metavar="H", help="first H query heads")
     parser.add_argument("--seed", type=int, default=0, help="of made-up inputs (--headdim 192)")
     options.add_choice(parser, "--backend", BACKENDS, several=True)
-    options.add_variant_arguments(parser, several=True)
+    kernels = (*options.KERNELS, *options.HOPPER_KERNELS)
+    options.add_variant_arguments(parser, several=True, kernels=kernels)
 
 
 def run(args: argparse.Namespace) -> int:
