@@ -11,3 +11,4 @@ TOP_CODE = 126
 CODES_PER_OCTAVE = 8
 EXACT_OCTAVES = 8.0
 LOWERED_BY = 2.0**-22
+CODE_UNIT = 2.0**-24  # a code as float16: its smallest subnormal. Hopper makes codes so

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from asm_overrides.recipes.attention_sm90 import Interface, Parameters, build
+from asm_overrides.recipes.lean import CODE_UNIT
 from tests.asm.hopper_loop_contract import ROWS, Rows, scores_of
 from tests.asm.ptx.fragments import from_result, to_result
 from tests.asm.ptx.operations import Values, e4m3
@@ -21,7 +22,6 @@ from tests.asm.ptx.threads import Threads
 from zyfa_triton import numerics
 
 BLOCK_N, HEADDIM_V, THREADS = 128, 128, 128
-_CODE_UNIT = 2.0**-24
 _ONE = 0x38
 _STATE = ("k_slot", "k_phase", "v_slot", "v_phase")
 _ADDRESSES = ("k_first", "values", "k_full", "v_full", "used")
@@ -148,7 +148,7 @@ def _registers(values: torch.Tensor) -> Values:
 def _handed(p: Parameters, task: Task, entry: Rows, rings: Rings) -> dict[str, Values]:
     number = task.base + task.before
     scale = np.float32(task.scale.item())
-    multiplier = scale * np.float32(8 * _CODE_UNIT) if p.p_mode == "lean" else scale
+    multiplier = scale * np.float32(8 * CODE_UNIT) if p.p_mode == "lean" else scale
     bits = np.array([scale, multiplier], np.float32).view(np.uint32)
     scalars = {
         "first": task.before, "last": task.blocks, "scale_log2": bits[0], "multiplier": bits[1],

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from tests.gpu.hopper_calls import KINDS, attention, check
 from zyfa_triton import arch, flash_attn_fp8_func, flash_attn_func, numerics, quantize_fp8
 from zyfa_triton.backends import device as device_backend
 from zyfa_triton.kernels.hopper import launch
 from zyfa_triton.kernels.registry import FAMILIES
 from zyfa_triton.problem import FP8, Problem
 from zyfa_triton.reference import attention_ref
-from zyfa_triton.testing import LAYOUTS, Inputs, check_lse, check_output, expected, make_inputs
+from zyfa_triton.testing import LAYOUTS, Inputs, check_output, expected, make_inputs
 
 LENGTHS = [
     *((n, n) for n in (1, 2, 127, 128, 129, 255, 256, 257, 640, 1009)),
@@ -26,7 +27,6 @@ LENGTHS = [
     (257, 255),
     (1009, 1),
 ]
-KINDS = {"e4m3": (FP8, "lean"), "e4m3-exact": (FP8, "exact"), "bf16": (torch.bfloat16, "exact")}
 
 
 @pytest.fixture(autouse=True)
@@ -37,21 +37,7 @@ def _needs_hopper() -> None:
 
 
 def gluon(x: Inputs, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    result = flash_attn_func(
-        x.q, x.k, x.v, kernel="gluon", return_lse=True, **x.descales, **options
-    )
-    assert isinstance(result, tuple)
-    return result
-
-
-def check(x: Inputs, *, causal: bool, p_mode: str, out_dtype: torch.dtype | None = None) -> None:
-    is_fp8 = x.q.dtype == FP8
-    shape = (*x.q.shape[:3], 128)
-    out = torch.full(shape, float("nan"), dtype=out_dtype or torch.bfloat16, device=x.q.device)
-    _, lse = gluon(x, causal=causal, p_mode=p_mode, out=out)
-    ref, low = expected(x, causal=causal, p_mode=p_mode)
-    check_output(out, ref[0], low[0], is_fp8=is_fp8)
-    check_lse(lse, ref[1], low[1], x)
+    return attention(x, "gluon", **options)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -62,10 +48,8 @@ def test_lengths(
     device: torch.device, lengths: tuple[int, int], kind: str, headdim: int, causal: bool
 ) -> None:
     dtype, p_mode = KINDS[kind]
-    check(
-        make_inputs(*lengths, headdim=headdim, dtype=dtype, device=device),
-        causal=causal, p_mode=p_mode,
-    )  # fmt: skip
+    x = make_inputs(*lengths, headdim=headdim, dtype=dtype, device=device)
+    check(x, "gluon", causal=causal, p_mode=p_mode)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,14 +63,14 @@ def test_head_groups(
     x = make_inputs(
         seqlen_q, 300, batch=3, nheads=heads[0], nheads_k=heads[1], dtype=dtype, device=device
     )
-    check(x, causal=True, p_mode=p_mode)
+    check(x, "gluon", causal=True, p_mode=p_mode)
 
 
 @pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("p_mode", ["lean", "exact"])
 def test_output_types(device: torch.device, p_mode: str, out_dtype: torch.dtype) -> None:
     x = make_inputs(257, 300, dtype=FP8, device=device, deviation=2.0)
-    check(x, causal=True, p_mode=p_mode, out_dtype=out_dtype)
+    check(x, "gluon", causal=True, p_mode=p_mode, out_dtype=out_dtype)
 
 
 @pytest.mark.parametrize("kind", ["e4m3", "bf16"])

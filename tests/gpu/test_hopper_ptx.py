@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.gpu.hopper_calls import KINDS, attention, check
 from zyfa_triton import arch, flash_attn_fp8_func, flash_attn_func, numerics
 from zyfa_triton.backends import device as device_backend
 from zyfa_triton.kernels.registry import FAMILIES
 from zyfa_triton.problem import FP8, Problem
-from zyfa_triton.testing import LAYOUTS, Inputs, check_lse, check_output, expected, make_inputs
+from zyfa_triton.testing import LAYOUTS, Inputs, expected, make_inputs
 
 # with blocks that need no mask: none, one, several; more than the rings have places
 LENGTHS = [
@@ -24,10 +25,10 @@ LENGTHS = [
     (130, 2100),
 ]
 P_MODES = ("lean", "exact")
-KINDS = {"e4m3": (FP8, "lean"), "e4m3-exact": (FP8, "exact"), "bf16": (torch.bfloat16, "exact")}
 DTYPES = (FP8, torch.bfloat16)
-# relative to "gluon", whose P is rounded at another place: two roundings of 3 % each, or bfloat16's
-_ALIKE = {FP8: 0.08, torch.bfloat16: 0.01}
+# relative to "gluon", whose P is rounded at another place: modelled with both rules on Gaussian
+# inputs, 64 rows differ by 0.026 to 0.033 in FP8
+_ALIKE = {FP8: 0.05, torch.bfloat16: 0.01}
 
 
 @pytest.fixture(autouse=True)
@@ -38,17 +39,8 @@ def _needs_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZYFA_STRICT", "1")  # Triton's own loop would pass, too
 
 
-def attention(x: Inputs, kernel: str = "ptx", **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    result = flash_attn_func(x.q, x.k, x.v, kernel=kernel, return_lse=True, **x.descales, **options)
-    assert isinstance(result, tuple)
-    return result
-
-
-def check(x: Inputs, **options: Any) -> None:
-    out, lse = attention(x, **options)
-    ref, low = expected(x, **options)
-    check_output(out, ref[0], low[0], is_fp8=x.q.dtype == FP8)
-    check_lse(lse, ref[1], low[1], x)
+def ptx(x: Inputs, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return attention(x, "ptx", **options)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -60,7 +52,7 @@ def test_lengths(
 ) -> None:
     dtype, p_mode = KINDS[kind]
     x = make_inputs(*lengths, headdim=headdim, dtype=dtype, device=device)
-    check(x, causal=causal, p_mode=p_mode)
+    check(x, "ptx", causal=causal, p_mode=p_mode)
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (6, 1), (16, 2)], ids=str)
@@ -73,7 +65,7 @@ def test_head_groups(
     x = make_inputs(
         seqlen_q, 700, batch=3, nheads=heads[0], nheads_k=heads[1], dtype=dtype, device=device
     )
-    check(x, causal=True)
+    check(x, "ptx", causal=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -84,7 +76,7 @@ def test_a_layout_changes_no_bit(device: torch.device, layout: str, dtype: torch
             400, 400, batch=2, headdim=headdim, dtype=dtype, device=device, layout=layout
         )
         copy = replace(x, q=x.q.contiguous(), k=x.k.contiguous(), v=x.v.contiguous())
-        for ours, same in zip(attention(x, causal=True), attention(copy, causal=True), strict=True):
+        for ours, same in zip(ptx(x, causal=True), ptx(copy, causal=True), strict=True):
             assert torch.equal(ours, same)
 
 
@@ -122,19 +114,19 @@ def test_scores_that_rise_and_fall_along_the_keys(
     ramp = torch.linspace(step, 0, 1500, device=device)[None, :, None]
     x.k[..., 0], x.q[..., 0] = ramp, x.q[..., 0].abs() + 1.0
     y = replace(x, q=x.q.to(dtype), k=x.k.to(dtype), v=x.v.to(dtype))
-    check(y, causal=True, p_mode=p_mode)
+    check(y, "ptx", causal=True, p_mode=p_mode)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("deviation", [0.02, 1.0, 30.0])
 def test_flat_and_peaked_rows(device: torch.device, deviation: float, dtype: torch.dtype) -> None:
     x = make_inputs(500, 3000, dtype=dtype, device=device, deviation=deviation)
-    ours, lse = attention(x, causal=True)
+    ours, lse = ptx(x, causal=True)
     same, _ = attention(x, "gluon", causal=True)
     assert bool(ours.isfinite().all() & lse.isfinite().all())
     assert float((ours.double() - same.double()).norm() / same.double().norm()) < _ALIKE[dtype]
     if deviation <= 1:
-        check(x, causal=True)
+        check(x, "ptx", causal=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -143,7 +135,7 @@ def test_nan_keys_reach_the_rows_that_see_them(device: torch.device, dtype: torc
     for key in (3, 300, 650):
         k = x.k.clone()
         k[0, key, 1, 5] = float("nan")
-        out, _ = attention(replace(x, k=k), causal=True)
+        out, _ = ptx(replace(x, k=k), causal=True)
         assert bool(out[:, :, :2].isfinite().all())
         assert bool(out[:, key:, 2:].isnan().all()) and bool(out[:, :key, 2:].isfinite().all())
 
@@ -152,13 +144,13 @@ def test_nan_keys_reach_the_rows_that_see_them(device: torch.device, dtype: torc
 def test_many_tiles_a_workgroup_repeat_their_bits(device: torch.device, kind: str) -> None:
     dtype, p_mode = KINDS[kind]
     x = make_inputs(2048, 2048, nheads=64, nheads_k=8, dtype=dtype, device=device)
-    first, _ = attention(x, causal=True, p_mode=p_mode)
+    first, _ = ptx(x, causal=True, p_mode=p_mode)
     same, _ = attention(x, "gluon", causal=True, p_mode=p_mode)
     tiles = (first.double() - same.double()).unflatten(1, (-1, 64)).pow(2).sum((2, 4)).sqrt()
     sizes = same.double().unflatten(1, (-1, 64)).pow(2).sum((2, 4)).sqrt()
     assert float((tiles / sizes).max()) < _ALIKE[dtype]
     for _ in range(1000):
-        again, _ = attention(x, causal=True, p_mode=p_mode)
+        again, _ = ptx(x, causal=True, p_mode=p_mode)
         if not torch.equal(again, first):
             raise AssertionError("a repeat gave other bits")
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from asm_overrides.recipes.lean import CODE_UNIT
 from zyfa_triton import dispatch, flash_attn_func, interface, numerics, tuning, warmup
 from zyfa_triton.arch import cuda_arch
 from zyfa_triton.backends import device
@@ -143,7 +144,7 @@ def test_heads_share_a_tile_where_queries_are_few() -> None:
 def test_float16_subnormals_are_the_codes() -> None:
     """The conversion that the PTX uses: bits of float16(u 2^-24) are u rounded, ties to even."""
     u = np.concatenate([np.arange(0, 127, 0.25), [0.49999997, 0.50000006, 125.5, 126.49999]])
-    halves = (u.astype(np.float32) * np.float32(ptx.CODE_UNIT)).astype(np.float16)
+    halves = (u.astype(np.float32) * np.float32(CODE_UNIT)).astype(np.float16)
     assert (halves.view(np.uint16) == np.round(u)).all()
 
 

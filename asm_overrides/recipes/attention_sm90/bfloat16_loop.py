@@ -12,7 +12,7 @@ from asm_overrides.recipes.attention_sm90.bfloat16_products import Bfloat16Produ
 from asm_overrides.recipes.attention_sm90.bfloat16_softmax import Bfloat16Softmax
 from asm_overrides.recipes.attention_sm90.parameters import Bfloat16Interface, Bfloat16Parameters
 from asm_overrides.recipes.attention_sm90.places import Places
-from asm_overrides.recipes.attention_sm90.softmax import row_of
+from asm_overrides.recipes.attention_sm90.rows import multiply
 
 
 def build_bfloat16(p: Bfloat16Parameters, at: Bfloat16Interface, label: str) -> str:
@@ -54,12 +54,11 @@ class _Loop:
         return t.render()
 
     def _enter(self) -> None:
-        t, at = self.t, self.at
+        at = self.at
         self.products.constants()
         self.softmax.enter()
         if not self.p.referred:
-            for index, value in enumerate(at.acc_o):
-                t.op("mul.rn.f32", value, value, at.alpha[row_of(index)])
+            multiply(self.t, at.acc_o, at.alpha)
         self.places.enter()
 
     def _block(self, turn: int) -> None:

@@ -17,7 +17,7 @@ from asm_overrides.recipes.attention_sm90.parameters import (
     SCORES,
     Bfloat16Interface,
 )
-from asm_overrides.recipes.attention_sm90.softmax import LANES, ONE, QUAD, both, row_of
+from asm_overrides.recipes.attention_sm90.rows import LANES, ONE, QUAD, both, largest, multiply
 
 OCTAVES = 8  # by which P may exceed the reference
 LARGEST = (127 + OCTAVES) << 7  # 2^8 as bfloat16
@@ -100,8 +100,7 @@ class Bfloat16Softmax:
 
     def rescale(self, values: Sequence[str]) -> None:
         """Outputs so far, referred to the new reference."""
-        for index, value in enumerate(values):
-            self.t.op("mul.rn.f32", value, value, self.factor[row_of(index)])
+        multiply(self.t, values, self.factor)
 
     def _exponentials(self, p: Sequence[str]) -> None:
         t, (a, b) = self.t, self.x
@@ -128,13 +127,7 @@ class Bfloat16Softmax:
         t = self.t
         for row, offset in enumerate(self.offset):
             target, other, factor = self.maximum[row], self.others[row], self.factor[row]
-            mine = [s for i, s in enumerate(self.s) if row_of(i) == row]
-            t.op("max.f32", target, mine[0], mine[1])
-            for score in mine[2:]:
-                t.op("max.f32", target, target, score)
-            for lanes in QUAD:
-                t.op("shfl.sync.bfly.b32", other, target, lanes, "0x1f", LANES)
-                t.op("max.f32", target, target, other)
+            largest(t, self.s, row, target, other, chains=1)
             self._offset_of(target, target)
             t.op("min.f32", target, target, offset)  # a row of NaN keeps its reference
             t.op("sub.rn.f32", factor, target, offset)

@@ -18,7 +18,8 @@ from asm_overrides.ptx import Text, matrix
 from asm_overrides.recipes.attention_sm90.parameters import ROWS_A_LANE, Interface, Parameters
 from asm_overrides.recipes.attention_sm90.places import Places
 from asm_overrides.recipes.attention_sm90.products import Products
-from asm_overrides.recipes.attention_sm90.softmax import ONE, Exact, Lean, row_of
+from asm_overrides.recipes.attention_sm90.rows import ONE, multiply
+from asm_overrides.recipes.attention_sm90.softmax import Exact, Lean
 
 SUMS = 4  # registers of eight columns of ones: each row's sum twice
 
@@ -68,8 +69,7 @@ class _Loop:
         for row in range(ROWS_A_LANE):
             t.op("mul.rn.f32", self.row_sum[row], at.acc_l[2 * row], at.alpha[row])
         if not self.p.referred:
-            for index, value in enumerate(at.acc_o):
-                t.op("mul.rn.f32", value, value, at.alpha[row_of(index)])
+            multiply(t, at.acc_o, at.alpha)
         self.places.enter()
 
     def _leave(self) -> None:

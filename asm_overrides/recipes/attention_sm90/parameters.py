@@ -22,7 +22,7 @@ class Parameters:
 
     headdim: of q and k, 128 or 192. p_mode: "lean" or "exact". stages: places of the rings, 2 to 8.
     ones: where those for the row sum are: "behind" each tile of V^T, so that one product takes both
-    (16 cycles a block more), or "apart", in a product of its own (54; bench/wgmma_rates.py).
+    (16 cycles a block more), or "apart", in a product of its own (52; bench/wgmma_rates.py).
     referred: whether acc_o comes referred to row_max, or still to be multiplied by alpha.
     """
 

@@ -21,26 +21,27 @@ from asm_overrides.recipes.attention_sm90.parameters import (
     SCORES,
     Interface,
 )
-from asm_overrides.recipes.lean import CODES_PER_OCTAVE, EXACT_OCTAVES, LOWERED_BY, TOP_CODE
+from asm_overrides.recipes.attention_sm90.rows import (
+    LANES,
+    ONE,
+    QUAD,
+    both,
+    largest,
+    multiply,
+    row_of,
+)
+from asm_overrides.recipes.lean import (
+    CODE_UNIT,
+    CODES_PER_OCTAVE,
+    EXACT_OCTAVES,
+    LOWERED_BY,
+    TOP_CODE,
+)
 
-CODE_UNIT = 2.0**-24  # the smallest float16 subnormal
 OCTAVES_A_UNIT = 1 / (CODES_PER_OCTAVE * CODE_UNIT)
-ONE = hexadecimal(1.0)
-LANES = "0xffffffff"
 HEADROOM = CODES_PER_OCTAVE  # codes: a flat row's reference moves an octave further than it must
 FAR = TOP_CODE + HEADROOM  # the largest code by which a flat row's reference may move
 FLAT = 4 * 448.0  # a row's sum from which on no key up to the reference has more than a fifth of it
-QUAD = ("1", "2")  # lanes that share a row, by exclusive or
-
-
-def both(half: int) -> str:
-    """A 16-bit number in both halves of a register."""
-    return f"0x{half:04x}{half:04x}"
-
-
-def row_of(score: int) -> int:
-    """Which of a lane's two rows a score's register belongs to."""
-    return score >> 1 & 1
 
 
 class Softmax:
@@ -69,23 +70,11 @@ class Softmax:
 
     def maximum_of(self, row: int) -> None:
         """maximum[row]: the largest score of a row in this block, in all of its lanes."""
-        t, target, other = self.t, self.maximum[row], self.others[row]
-        mine = [s for i, s in enumerate(self.s) if row_of(i) == row]
-        half = len(mine) // 2
-        # two chains: a maximum waits for the one before it
-        for first, scores in ((target, mine[:half]), (other, mine[half:])):
-            t.op("max.f32", first, scores[0], scores[1])
-            for score in scores[2:]:
-                t.op("max.f32", first, first, score)
-        t.op("max.f32", target, target, other)
-        for lanes in QUAD:
-            t.op("shfl.sync.bfly.b32", other, target, lanes, "0x1f", LANES)
-            t.op("max.f32", target, target, other)
+        largest(self.t, self.s, row, self.maximum[row], self.others[row], chains=2)
 
     def rescale(self, values: Sequence[str], sums: Sequence[str]) -> None:
         """Outputs and row sums so far, referred to the new reference."""
-        for index, value in enumerate(values):
-            self.t.op("mul.rn.f32", value, value, self.factor[row_of(index)])
+        multiply(self.t, values, self.factor)
         for row, total in enumerate(sums):
             self.t.op("mul.rn.f32", total, total, self.factor[row])
 

@@ -14,15 +14,10 @@ A branch is taken by whole warps, after a vote: work that most blocks do not nee
 
 from __future__ import annotations
 
-import struct
+from asm_overrides.ptx import hexadecimal
+from asm_overrides.recipes.lean import LOWERED_BY
 
-CODE_UNIT = 2.0**-24  # the smallest float16 subnormal: one code
 MINUS_INFINITY = "0fFF800000"
-
-
-def hexadecimal(value: float) -> str:
-    """A float32 as PTX writes it."""
-    return "0f" + struct.pack(">f", value).hex().upper()
 
 
 def constraints(outputs: list[str], inputs: list[str]) -> str:
@@ -127,7 +122,7 @@ def row_maximum(*, top: float) -> tuple[str, str]:
         lines.append(f"fma.rn.f32 {offset}, t, m, {hexadecimal(top)};")
         if top:  # lowered a little: no later rounding may lift a code above the top one
             lines.append(f"abs.f32 t, {offset};")
-            lines.append(f"fma.rn.f32 {offset}, t, {hexadecimal(-(2.0**-22))}, {offset};")
+            lines.append(f"fma.rn.f32 {offset}, t, {hexadecimal(-LOWERED_BY)}, {offset};")
         lines.append(f"sub.rn.f32 t, {maximum}, m; mul.rn.f32 t, t, {scale};")
         lines.append(f"ex2.approx.ftz.f32 {factor}, t; mov.f32 {maximum}, m;")
     return _block(lines), constraints(["=&f"] * 6, ["0", "1", *["f"] * 6])

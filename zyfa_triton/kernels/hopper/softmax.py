@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 
+from asm_overrides.recipes.lean import CODE_UNIT
 from zyfa_triton import numerics
 from zyfa_triton.kernels.hopper import ptx
 
@@ -30,10 +31,10 @@ _MASK_32, _MASK_32_OPERANDS = _text(ptx.masked(32))
 _MASK_64, _MASK_64_OPERANDS = _text(ptx.masked(64))
 _RESCALE, _RESCALE_OPERANDS = _text(ptx.rescaled(_ACCUMULATORS, waits=False))
 _SETTLE, _ = _text(ptx.rescaled(_ACCUMULATORS, waits=True))
-_LEAN_ROWS, _ROW_OPERANDS = _text(ptx.row_maximum(top=numerics.TOP_CODE * ptx.CODE_UNIT))
+_LEAN_ROWS, _ROW_OPERANDS = _text(ptx.row_maximum(top=numerics.TOP_CODE * CODE_UNIT))
 _EXACT_ROWS, _ = _text(ptx.row_maximum(top=numerics.EXACT_OCTAVES))
 _PLAIN_ROWS, _ = _text(ptx.row_maximum(top=0.0))
-MULTIPLIER_UNIT = gl.constexpr(8 * ptx.CODE_UNIT)  # octaves to the codes that PTX converts
+MULTIPLIER_UNIT = gl.constexpr(8 * CODE_UNIT)  # octaves to the codes that PTX converts
 
 
 @gluon.jit
