@@ -106,6 +106,34 @@ def check_parts(
         )
 
 
+def check_v_mean(
+    v_mean: torch.Tensor | None, q: torch.Tensor, nheads_k: int, headdim_v: int
+) -> None:
+    """The mean that was taken off v: None, or float32 (batch, nheads_k, headdim_v), last stride 1.
+    Its values are not looked at."""
+    if v_mean is None:
+        return
+    if not isinstance(v_mean, torch.Tensor):
+        refuse(TypeError, "v_mean", type(v_mean).__name__, "None, or a float32 tensor")
+    if q.dtype != FP8:
+        refuse(ValueError, "v_mean", "a mean", f"None: {q.dtype} inputs have no mean taken off")
+    if v_mean.dtype != torch.float32:
+        refuse(TypeError, "v_mean", v_mean.dtype, "torch.float32")
+    if v_mean.device != q.device:
+        refuse(ValueError, "v_mean", f"a tensor on {v_mean.device}", f"{q.device}, where q is")
+    if v_mean.layout != torch.strided:
+        refuse(ValueError, "v_mean", f"layout {v_mean.layout}", "torch.strided")
+    shape = (int(q.shape[0]), nheads_k, headdim_v)
+    if v_mean.ndim != 3 or not _equal(v_mean.shape, shape):
+        accepted = f"(batch, nheads_k, headdim_v) = {shape}"
+        refuse(ValueError, "v_mean", f"shape {tuple(v_mean.shape)}", accepted)
+    if v_mean.stride(2) != 1:
+        strides = f"strides {tuple(v_mean.stride())}"
+        refuse(ValueError, "v_mean", strides, "a last stride of 1; the others are free")
+    if torch.is_grad_enabled() and v_mean.requires_grad:
+        refuse(NotImplementedError, "v_mean", "a tensor that requires grad", "v_mean.detach()")
+
+
 def _equal(shape: Sequence[int], other: Sequence[int]) -> bool:
     return all(a == b for a, b in zip(shape, other, strict=True))
 
@@ -146,13 +174,18 @@ def check_options(
     *, causal: object, p_mode: object, block_scale: object, return_lse: object
 ) -> None:
     """Options that need no tensor to be judged."""
-    for name, value in (("causal", causal), ("return_lse", return_lse)):
-        if not isinstance(value, bool):
-            refuse(TypeError, name, repr(value), "True, False")
+    check_flags(causal=causal, return_lse=return_lse)
     if p_mode not in P_MODES:
         refuse(ValueError, "p_mode", repr(p_mode), ", ".join(f'"{mode}"' for mode in P_MODES))
     if block_scale != "auto" and not isinstance(block_scale, bool):
         refuse(ValueError, "block_scale", repr(block_scale), '"auto", True, False')
+
+
+def check_flags(**flags: object) -> None:
+    """Options, by name, that are True or False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            refuse(TypeError, name, repr(value), "True, False")
 
 
 def scale_or_default(softmax_scale: float | None, headdim: int) -> float:

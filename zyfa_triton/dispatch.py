@@ -122,12 +122,14 @@ def run(
     block_scale: bool | str,
     kernel: str,
     backend: str,
+    v_mean: torch.Tensor | None = None,
     config: dict[str, Any] | None = None,
     rope: Rope | None = None,
 ) -> None:
     """Computes attention of checked tensors into `out` and `lse`, which nothing has filled yet.
 
-    rope: further columns of q and k, in tensors of their own.
+    v_mean: added to the rows of out that see a key; e4m3 only. rope: further columns of q and k, in
+    tensors of their own.
     """
     kernel = choose_kernel(kernel)
     backend = choose_backend(backend, q.device)
@@ -170,6 +172,7 @@ def run(
         q_descale=q_descale,
         k_descale=k_descale,
         v_descale=v_descale,
+        v_mean=v_mean,
         config=config,
         rope=rope,
     )
@@ -186,6 +189,7 @@ def run_quantising(
     causal: bool,
     per_tensor: bool,
     subtract_k_mean: bool,
+    subtract_v_mean: bool,
     p_mode: str,
     block_scale: bool | str,
     kernel: str,
@@ -226,6 +230,7 @@ def run_quantising(
         softmax_scale=softmax_scale,
         per_tensor=per_tensor,
         subtract_k_mean=subtract_k_mean,
+        subtract_v_mean=subtract_v_mean,
     )
 
 

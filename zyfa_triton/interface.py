@@ -28,6 +28,7 @@ def flash_attn_func(
     q_descale: Descale = None,
     k_descale: Descale = None,
     v_descale: Descale = None,
+    v_mean: torch.Tensor | None = None,
     p_mode: PMode = "lean",
     block_scale: bool | Literal["auto"] = "auto",
     kernel: str = "auto",
@@ -48,6 +49,10 @@ def flash_attn_func(
         q_descale, k_descale, v_descale: e4m3 inputs only; what a code has to be multiplied with. A
             float, a float32 tensor of one element, or (batch, nheads_k). None is 1. They must be
             positive; a tensor's values are not looked at.
+        v_mean: e4m3 inputs only; float32 (batch, nheads_k, headdim_v) with a last stride of 1, what
+            was taken off v before it was quantised: v is about v's codes * v_descale + v_mean. As
+            the weights of a row sum to 1 it is added to the output, in float32 and before that is
+            rounded. `quantize_fp8(v, subtract_mean=True)` returns it. None is 0.
         p_mode: how probabilities of e4m3 inputs are rounded to e4m3. "lean": a multiply-add instead
             of an exponential. "exact": the true exponential, scaled as the target allows.
             "unscaled": the true exponential, unscaled, row sums before rounding; there to compare
@@ -87,9 +92,10 @@ def flash_attn_func(
             ("v_descale", v_descale),
         )
     ]
+    checks.check_v_mean(v_mean, q, nheads_k, v.shape[3])
     dtypes = checks.out_dtypes(q.dtype)
     if out is not None:
-        inputs: dict[str, torch.Tensor | None] = {"q": q, "k": k, "v": v}
+        inputs: dict[str, torch.Tensor | None] = {"q": q, "k": k, "v": v, "v_mean": v_mean}
         inputs |= dict(zip(("q_descale", "k_descale", "v_descale"), descales, strict=True))
         checks.check_out(out, q, v, dtypes, inputs)
     return ops.attention(
@@ -106,6 +112,7 @@ def flash_attn_func(
         out_dtype=dtypes[0],
         return_lse=return_lse,
         out=out,
+        v_mean=v_mean,
     )
 
 
@@ -118,6 +125,7 @@ def flash_attn_fp8_func(
     *,
     granularity: Literal["head", "tensor"] = "head",
     subtract_k_mean: bool = True,
+    subtract_v_mean: bool = True,
     p_mode: PMode = "lean",
     block_scale: bool | Literal["auto"] = "auto",
     kernel: str = "auto",
@@ -135,6 +143,10 @@ def flash_attn_fp8_func(
             softmax does not change, and lse is corrected; a key bias then costs no precision. It is
             one more pass over K. docs/accuracy.md has errors with and without. Means of 2^100 and
             more are left in, see `quantize_fp8`.
+        subtract_v_mean: removes V's per-channel mean over the sequence before quantising and adds
+            it to the output (`v_mean` of `flash_attn_func`). Sums of P V are smaller then, which
+            matters where the target truncates them (Hopper), and so are V's codes where channels
+            have a bias. It is one more pass over V. Means of 2^100 and more are left in.
         Others: as in `flash_attn_func`.
     Returns:
         As `flash_attn_func`, in q's dtype. A (batch entry, key head) whose q, k or v holds a NaN or
@@ -147,7 +159,8 @@ def flash_attn_fp8_func(
         causal=causal, p_mode=p_mode, block_scale=block_scale, return_lse=return_lse
     )
     scale = checks.scale_or_default(softmax_scale, q.shape[3])
-    _check_quantisation(granularity, subtract_k_mean)
+    _check_granularity(granularity)
+    checks.check_flags(subtract_k_mean=subtract_k_mean, subtract_v_mean=subtract_v_mean)
     if out is not None:
         checks.check_out(out, q, v, (q.dtype,), {"q": q, "k": k, "v": v})
     return ops.attention_fp8(
@@ -158,6 +171,7 @@ def flash_attn_fp8_func(
         causal=causal,
         per_tensor=granularity == "tensor",
         subtract_k_mean=subtract_k_mean,
+        subtract_v_mean=subtract_v_mean,
         p_mode=p_mode,
         block_scale=block_scale,
         kernel=kernel,
@@ -191,10 +205,12 @@ def quantize_fp8(
             with NaN codes, where x holds a NaN or an infinity.
         mean: float32 (batch, nheads, headdim), only with subtract_mean: x is about codes * descale
             + mean. 0, and nothing subtracted, in channels whose mean is NaN or not below 2^100 in
-            magnitude: finite x has finite codes in any case.
+            magnitude: finite x has finite codes in any case. That of v is `flash_attn_func`'s
+            v_mean.
     """
     checks.check_tensor("x", x, _QUANTISABLE)
-    _check_quantisation(granularity, subtract_mean, "subtract_mean")
+    _check_granularity(granularity)
+    checks.check_flags(subtract_mean=subtract_mean)
     if not 1 <= x.shape[3] <= 256:
         checks.refuse(ValueError, "x", f"headdim {x.shape[3]}", "1 to 256")
     groups = x.shape[2] if nheads_k is None else nheads_k
@@ -254,10 +270,6 @@ def warmup(
     return dict(seen[-1]) if seen else {}
 
 
-def _check_quantisation(
-    granularity: object, subtract_mean: object, name: str = "subtract_k_mean"
-) -> None:
+def _check_granularity(granularity: object) -> None:
     if granularity not in _GRANULARITIES:
         checks.refuse(ValueError, "granularity", repr(granularity), '"head", "tensor"')
-    if not isinstance(subtract_mean, bool):
-        checks.refuse(TypeError, name, repr(subtract_mean), "True, False")

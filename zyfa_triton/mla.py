@@ -35,6 +35,7 @@ def flash_attn_mla_func(
     q_descale: Descale = None,
     k_descale: Descale = None,
     v_descale: Descale = None,
+    v_mean: torch.Tensor | None = None,
     p_mode: PMode = "lean",
     block_scale: bool | Literal["auto"] = "auto",
     kernel: str = "auto",
@@ -72,9 +73,10 @@ def flash_attn_mla_func(
         name: checks.expanded_descale(name, descale, q_nope, k_nope.shape[2])
         for name, descale in given.items()
     }
+    checks.check_v_mean(v_mean, q_nope, k_nope.shape[2], v.shape[3])
     dtypes = checks.out_dtypes(q_nope.dtype)
     if out is not None:
-        checks.check_out(out, q_nope, v, dtypes, {**parts, "v": v, **descales})
+        checks.check_out(out, q_nope, v, dtypes, {**parts, "v": v, **descales, "v_mean": v_mean})
     return ops.attention(
         q_nope,
         k_nope,
@@ -89,6 +91,7 @@ def flash_attn_mla_func(
         out_dtype=dtypes[0],
         return_lse=return_lse,
         out=out,
+        v_mean=v_mean,
         rope=(q_rope, k_rope),
     )
 
@@ -103,6 +106,7 @@ def flash_attn_mla_fp8_func(
     causal: bool = False,
     *,
     subtract_k_mean: bool = True,
+    subtract_v_mean: bool = True,
     p_mode: PMode = "lean",
     block_scale: bool | Literal["auto"] = "auto",
     kernel: str = "auto",
@@ -114,7 +118,8 @@ def flash_attn_mla_fp8_func(
 
     Args:
         q_nope, q_rope, k_nope, k_rope, v: as in `flash_attn_mla_func`, bfloat16 or float16.
-        subtract_k_mean: as in `flash_attn_fp8_func`, for both parts of k.
+        subtract_k_mean: as in `flash_attn_fp8_func`, for both parts of k. subtract_v_mean: as
+            there.
         Others: as in `flash_attn_func`.
     Returns:
         As `flash_attn_func`, in q_nope's dtype. A (batch entry, key head) whose inputs hold a NaN
@@ -126,13 +131,12 @@ def flash_attn_mla_fp8_func(
     checks.check_options(
         causal=causal, p_mode=p_mode, block_scale=block_scale, return_lse=return_lse
     )
-    if not isinstance(subtract_k_mean, bool):
-        checks.refuse(TypeError, "subtract_k_mean", repr(subtract_k_mean), "True, False")
+    checks.check_flags(subtract_k_mean=subtract_k_mean, subtract_v_mean=subtract_v_mean)
     scale = checks.scale_or_default(softmax_scale, _HEADDIM)
     if out is not None:
         checks.check_out(out, q_nope, v, (q_nope.dtype,), {**parts, "v": v})
     codes, descales, means = ops.quantize_parts(q_nope, q_rope, k_nope, k_rope, subtract_k_mean)
-    v_codes, v_descale, _ = ops.quantize(v, v.shape[2], False, False)
+    v_codes, v_descale, v_mean = ops.quantize(v, v.shape[2], False, subtract_v_mean)
     q_descale, _, k_descale, _ = descales
     result = ops.attention(
         codes[0],
@@ -150,6 +154,7 @@ def flash_attn_mla_fp8_func(
         out_dtype=q_nope.dtype,
         return_lse=return_lse,
         out=out,
+        v_mean=v_mean if subtract_v_mean else None,
         rope=(codes[1], codes[3]),
     )
     if subtract_k_mean and isinstance(result, tuple):

@@ -31,7 +31,8 @@ A row whose largest score by far lies in the block visited first loses what is 1
 
 Above, down(x) = fma(|x|, -2^-22, x) keeps later roundings from lifting a code above 126. At the end
 out = O v_descale / L and lse = ln(2) M c + ln(L / 448) (Lean), ln(L / 256) (exact), ln(L)
-(unscaled). A row that sees no key gives 0 and -inf.
+(unscaled). Where V's mean was taken off, v_mean is added with the last product: out = fma(O,
+v_descale / L, v_mean). A row that sees no key gives 0 and -inf.
 """
 
 from __future__ import annotations
@@ -276,12 +277,15 @@ class _Rows:
         return e4m3_codes(p), p if keeps else None
 
     def finish(
-        self, scale_log2: torch.Tensor, v_descale: torch.Tensor
+        self, scale_log2: torch.Tensor, v_descale: torch.Tensor, v_mean: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output (..., queries, headdim_v) and lse (..., queries)."""
+        """Output (..., queries, headdim_v) and lse (..., queries). v_mean: (headdim_v,), or
+        None."""
         seen = self.l != 0
         total = torch.where(seen, self.l, torch.ones_like(self.l))
-        out = torch.where(seen, self.o * ((1.0 / total) * v_descale), torch.zeros_like(self.o))
+        factor = (1.0 / total) * v_descale
+        out = self.o * factor if v_mean is None else fma32(self.o, factor, v_mean)
+        out = torch.where(seen, out, torch.zeros_like(out))
         octaves_of_one = {"lean": math.log2(448.0), "exact": EXACT_OCTAVES, "unscaled": 0.0}[
             self.options.p_mode
         ]
@@ -313,6 +317,7 @@ def attention(
     q_descale: float | torch.Tensor | None = None,
     k_descale: float | torch.Tensor | None = None,
     v_descale: float | torch.Tensor | None = None,
+    v_mean: torch.Tensor | None = None,
     return_codes: bool = False,
 ) -> ContractResult:
     """FP8 attention by the contract, on the CPU, in blocks.
@@ -322,6 +327,8 @@ def attention(
             nheads_k, headdim or headdim_v); nheads is a multiple of nheads_k.
         softmax_scale: positive, finite. causal: query i sees keys j <= i + seqlen_k - seqlen_q.
         q_descale, k_descale, v_descale: a number, or float32 (batch, nheads_k).
+        v_mean: float32 (batch, nheads_k, headdim_v), what was taken off V before it was quantised;
+            None is 0.
         return_codes: keep P's codes and exponents (seqlen_q * seqlen_k bytes a head).
     """
     options = options or ContractOptions()
@@ -362,7 +369,8 @@ def attention(
                     first + seqlen_k - seqlen_q,
                     keep,
                 )
-                o, row_lse = state.finish(scale[b, h], v_scale)
+                mean = None if v_mean is None else v_mean[b, h].cpu()
+                o, row_lse = state.finish(scale[b, h], v_scale, mean)
                 out[b, first:last, heads] = o.transpose(0, 1)
                 lse[b, heads, first:last] = row_lse
     return ContractResult(out, lse, codes, exponents)

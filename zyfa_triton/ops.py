@@ -34,6 +34,7 @@ def _attention(
     return_lse: bool,
     q_rope: torch.Tensor | None = None,
     k_rope: torch.Tensor | None = None,
+    v_mean: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse = _empty(q, v, out_dtype, return_lse)
     dispatch.run(
@@ -51,6 +52,7 @@ def _attention(
         block_scale=_BLOCK_SCALES[block_scale],
         kernel=kernel,
         backend=backend,
+        v_mean=v_mean,
         rope=_rope(q_rope, k_rope),
     )
     return out, lse
@@ -74,6 +76,7 @@ def _(
     return_lse: bool,
     q_rope: torch.Tensor | None = None,
     k_rope: torch.Tensor | None = None,
+    v_mean: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return _empty(q, v, out_dtype, return_lse)
 
@@ -96,6 +99,7 @@ def _attention_out(
     out: torch.Tensor,
     q_rope: torch.Tensor | None = None,
     k_rope: torch.Tensor | None = None,
+    v_mean: torch.Tensor | None = None,
 ) -> torch.Tensor:
     lse = _empty_lse(q, return_lse)
     dispatch.run(
@@ -113,6 +117,7 @@ def _attention_out(
         block_scale=_BLOCK_SCALES[block_scale],
         kernel=kernel,
         backend=backend,
+        v_mean=v_mean,
         rope=_rope(q_rope, k_rope),
     )
     return lse
@@ -136,6 +141,7 @@ def _(
     out: torch.Tensor,
     q_rope: torch.Tensor | None = None,
     k_rope: torch.Tensor | None = None,
+    v_mean: torch.Tensor | None = None,
 ) -> torch.Tensor:
     return _empty_lse(q, return_lse)
 
@@ -207,6 +213,7 @@ def _attention_fp8(
     causal: bool,
     per_tensor: bool,
     subtract_k_mean: bool,
+    subtract_v_mean: bool,
     p_mode: str,
     block_scale: str,
     kernel: str,
@@ -224,6 +231,7 @@ def _attention_fp8(
         causal=causal,
         per_tensor=per_tensor,
         subtract_k_mean=subtract_k_mean,
+        subtract_v_mean=subtract_v_mean,
         p_mode=p_mode,
         block_scale=_BLOCK_SCALES[block_scale],
         kernel=kernel,
@@ -241,6 +249,7 @@ def _(
     causal: bool,
     per_tensor: bool,
     subtract_k_mean: bool,
+    subtract_v_mean: bool,
     p_mode: str,
     block_scale: str,
     kernel: str,
@@ -259,6 +268,7 @@ def _attention_fp8_out(
     causal: bool,
     per_tensor: bool,
     subtract_k_mean: bool,
+    subtract_v_mean: bool,
     p_mode: str,
     block_scale: str,
     kernel: str,
@@ -277,6 +287,7 @@ def _attention_fp8_out(
         causal=causal,
         per_tensor=per_tensor,
         subtract_k_mean=subtract_k_mean,
+        subtract_v_mean=subtract_v_mean,
         p_mode=p_mode,
         block_scale=_BLOCK_SCALES[block_scale],
         kernel=kernel,
@@ -294,6 +305,7 @@ def _(
     causal: bool,
     per_tensor: bool,
     subtract_k_mean: bool,
+    subtract_v_mean: bool,
     p_mode: str,
     block_scale: str,
     kernel: str,
@@ -313,6 +325,7 @@ def _run_fp8(
     *,
     per_tensor: bool,
     subtract_k_mean: bool,
+    subtract_v_mean: bool,
     softmax_scale: float,
     **options: Any,
 ) -> None:
@@ -325,6 +338,7 @@ def _run_fp8(
         lse,
         per_tensor=per_tensor,
         subtract_k_mean=subtract_k_mean,
+        subtract_v_mean=subtract_v_mean,
         softmax_scale=softmax_scale,
         **options,
     )
@@ -337,6 +351,7 @@ def _run_fp8(
             lse,
             per_tensor=per_tensor,
             subtract_k_mean=subtract_k_mean,
+            subtract_v_mean=subtract_v_mean,
             softmax_scale=softmax_scale,
             **options,
         )
@@ -353,6 +368,7 @@ def _run_in_turn(
     *,
     per_tensor: bool,
     subtract_k_mean: bool,
+    subtract_v_mean: bool,
     **options: Any,
 ) -> torch.Tensor | None:
     """Quantises q, k and v, then computes. Returns the mean of K, with subtract_k_mean."""
@@ -366,7 +382,7 @@ def _run_in_turn(
 
     q_codes, q_descale, _ = quantised(q, False)
     k_codes, k_descale, mean = quantised(k, subtract_k_mean)
-    v_codes, v_descale, _ = quantised(v, False)
+    v_codes, v_descale, v_mean = quantised(v, subtract_v_mean)
     # NaN where q or k had none but NaN scales, and unchanged otherwise
     v_descale = v_descale + 0.0 * (q_descale * k_descale)
     dispatch.run(
@@ -378,6 +394,7 @@ def _run_in_turn(
         q_descale=q_descale,
         k_descale=k_descale,
         v_descale=v_descale,
+        v_mean=v_mean if subtract_v_mean else None,
         **options,
     )
     return mean if subtract_k_mean else None
@@ -403,6 +420,7 @@ def attention(
     out_dtype: torch.dtype,
     return_lse: bool,
     out: torch.Tensor | None,
+    v_mean: torch.Tensor | None = None,
     rope: Rope | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Calls the operator that fits: one that returns a new output, or one that fills `out`."""
@@ -424,6 +442,7 @@ def attention(
             out_dtype,
             return_lse,
             *(rope or (None, None)),
+            v_mean,
         )
     else:
         result = out
@@ -443,6 +462,7 @@ def attention(
             return_lse,
             out,
             *(rope or (None, None)),
+            v_mean,
         )
     return (result, lse) if return_lse else result
 
@@ -456,6 +476,7 @@ def attention_fp8(
     causal: bool,
     per_tensor: bool,
     subtract_k_mean: bool,
+    subtract_v_mean: bool,
     p_mode: str,
     block_scale: bool | str,
     kernel: str,
@@ -472,6 +493,7 @@ def attention_fp8(
         causal,
         per_tensor,
         subtract_k_mean,
+        subtract_v_mean,
         p_mode,
         _scaling(block_scale),
         kernel,

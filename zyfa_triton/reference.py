@@ -27,6 +27,7 @@ def attention_ref(
     q_descale: float | torch.Tensor | None = None,
     k_descale: float | torch.Tensor | None = None,
     v_descale: float | torch.Tensor | None = None,
+    v_mean: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention in float64 on the tensors' own device.
 
@@ -34,7 +35,8 @@ def attention_ref(
         q: (batch, seqlen_q, nheads, headdim), any floating dtype, e4m3 included. k, v: (batch,
         seqlen_k, nheads_k, ...).
         softmax_scale: default 1 / sqrt(headdim). causal: query i sees keys j <= i + seqlen_k -
-        seqlen_q. q_descale, k_descale, v_descale: a number, or (batch, nheads_k).
+        seqlen_q. q_descale, k_descale, v_descale: a number, or (batch, nheads_k). v_mean: (batch,
+        nheads_k, headdim_v), added to v * v_descale; None is 0.
     Returns:
         out float64 (batch, seqlen_q, nheads, headdim_v) and lse float64 (batch, nheads, seqlen_q),
         natural log. A row that sees no key gives 0 and -inf.
@@ -58,6 +60,8 @@ def attention_ref(
         for h in range(nheads_k):
             heads = slice(h * group, (h + 1) * group)
             kh, vh = k[b, :, h].double(), v[b, :, h].double() * values_scale[b, h]
+            if v_mean is not None:
+                vh = vh + v_mean[b, h].double()
             for first in range(0, seqlen_q, rows):
                 last = min(seqlen_q, first + rows)
                 qh = q[b, first:last, heads].transpose(0, 1).double()

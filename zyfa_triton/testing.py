@@ -42,7 +42,7 @@ LAYOUTS = ("contiguous", "transposed", "packed", "expanded", "offset")
 
 @dataclass(frozen=True)
 class Inputs:
-    """q, k, v of (batch, seqlen, nheads, headdim), and their descales or None."""
+    """q, k, v of (batch, seqlen, nheads, headdim), their descales or None, V's mean or None."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -50,6 +50,7 @@ class Inputs:
     q_descale: torch.Tensor | None = None
     k_descale: torch.Tensor | None = None
     v_descale: torch.Tensor | None = None
+    v_mean: torch.Tensor | None = None
 
     @property
     def descales(self) -> dict[str, torch.Tensor | None]:
@@ -75,10 +76,12 @@ def make_inputs(
     layout: str = "contiguous",
     seed: int = 0,
     deviation: float = 1.0,
+    v_mean: bool = False,
 ) -> Inputs:
     """Normal inputs, logits of about `deviation`; e4m3 comes with descales that differ by head.
 
-    layout: one of LAYOUTS. "packed" slices one QKV buffer where the lengths are equal.
+    layout: one of LAYOUTS. "packed" slices one QKV buffer where the lengths are equal. v_mean:
+    whether a mean was taken off V, which then differs by head and channel; e4m3 only.
     """
     generator = torch.Generator().manual_seed(seed)
     shapes = (
@@ -97,7 +100,12 @@ def make_inputs(
             descales[index] = scale.to(device)
     rounded = [value.to(dtype).to(device) for value in values]
     q, k, v = _laid_out(rounded, layout)
-    return Inputs(q, k, v, *descales)
+    mean = None
+    if v_mean:
+        if dtype != FP8:
+            raise ValueError(f"v_mean: got True with {dtype}; accepted: False, or {FP8}")
+        mean = (3.0 * torch.randn(batch, nheads_k, headdim_v, generator=generator)).to(device)
+    return Inputs(q, k, v, descales[0], descales[1], descales[2], mean)
 
 
 def _laid_out(tensors: list[torch.Tensor], layout: str) -> list[torch.Tensor]:
@@ -148,7 +156,8 @@ def expected(
     """(out, lse) in float64, and (out, lse) of the model in the inputs' precision; same device."""
     q, k, v = inputs.q, inputs.k, inputs.v
     scale = softmax_scale or 1.0 / math.sqrt(q.shape[3])
-    ref = attention_ref(q, k, v, softmax_scale=scale, causal=causal, **inputs.descales)
+    mean = inputs.v_mean
+    ref = attention_ref(q, k, v, softmax_scale=scale, causal=causal, v_mean=mean, **inputs.descales)
     if q.dtype != FP8:
         return ref, attention_low(q, k, v, softmax_scale=scale, causal=causal)
     q_descale, k_descale, v_descale = (
@@ -164,6 +173,7 @@ def expected(
         q_descale=q_descale,
         k_descale=k_descale,
         v_descale=v_descale,
+        v_mean=None if mean is None else mean.cpu(),
     )
     return ref, (contract.out.to(q.device), contract.lse.to(q.device))
 

@@ -28,12 +28,14 @@ class Variant(NamedTuple):
     out: str = "bf16"
     overlap: bool = True
     loop: str = ""  # what takes the place of the loop over blocks that need no mask
+    v_mean: bool = False
 
     def __str__(self) -> str:
         kind = f"e4m3-{self.p_mode}" if self.is_fp8 else "bf16"
         where = "causal" if self.causal else "full"
         order = "" if self.overlap else "-at-once"
-        return f"{kind}-{self.headdim}-n{self.block_n}-{where}{order}"
+        mean = "-v_mean" if self.v_mean else ""
+        return f"{kind}-{self.headdim}-n{self.block_n}-{where}{order}{mean}"
 
 
 # the order that is the default with this Triton
@@ -44,6 +46,9 @@ VARIANTS = [
     LEAN._replace(headdim=192, stages=4),
     Variant(overlap=False),
     Variant(p_mode="exact"),
+    LEAN._replace(v_mean=True),
+    LEAN._replace(v_mean=True, headdim=192, stages=4),
+    Variant(v_mean=True, p_mode="exact"),
     Variant(is_fp8=False, p_mode="exact", stages=2),
     Variant(is_fp8=False, p_mode="exact", headdim=192, stages=2),
     Variant(is_fp8=False, p_mode="exact", block_n=64, stages=5, causal=False),
@@ -92,6 +97,10 @@ def compiled(it: Variant) -> Any:
         types |= dict.fromkeys(descales, "*fp32")
     else:
         constants |= dict.fromkeys(descales, None)
+    if it.v_mean:
+        types["v_mean_ptr"] = "*fp32"
+    else:
+        constants |= {"v_mean_ptr": None}
     names = kernel.arg_names
     signature = {
         name: types.get(name, "constexpr" if name in constants else "i32") for name in names

@@ -34,25 +34,30 @@ def interpret(kernel: Any, grid: Any, arguments: Mapping[str, Any]) -> None:
         kernel[grid](**{name: it for name, it in arguments.items() if name not in options})
 
 
-def check(seqlen_q: int, seqlen_k: int, headdim: int, subtract_k_mean: bool, whole: bool) -> None:
+def check(
+    seqlen_q: int, seqlen_k: int, headdim: int, k_mean: bool, v_mean: bool, whole: bool
+) -> None:
     x = make_inputs(seqlen_q, seqlen_k, batch=2, headdim=headdim, layout="transposed")
-    k, granularity = x.k + 3, "tensor" if whole else "head"
+    k, v, granularity = x.k + 3, x.v - 5, "tensor" if whole else "head"
     k[0, :, 1, 7] = 3e38  # a sum of these is infinite, and is not subtracted
+    v[1, :, 0, 9] = -3e38
     options: dict[str, Any] = {"causal": True, "p_mode": "lean", "block_scale": False}
     options |= {"out_dtype": torch.bfloat16, "return_lse": True}
-    problem = Problem.of(x.q, k, x.v, dtype=FP8, **options)
-    ours = launch.quantise(interpret, problem, x.q, k, x.v, whole, subtract_k_mean)
+    problem = Problem.of(x.q, k, v, dtype=FP8, **options)
+    ours = launch.quantise(interpret, problem, x.q, k, v, whole, k_mean, v_mean)
     q_codes, q_descale = quantize_fp8(x.q, granularity, nheads_k=2)  # type: ignore[arg-type, misc]
-    k_codes, k_descale, *mean = quantize_fp8(k, granularity, subtract_mean=subtract_k_mean)  # type: ignore[arg-type]
-    v_codes, v_descale = quantize_fp8(x.v, granularity)  # type: ignore[arg-type, misc]
+    k_codes, k_descale, *of_k = quantize_fp8(k, granularity, subtract_mean=k_mean)  # type: ignore[arg-type]
+    v_codes, v_descale, *of_v = quantize_fp8(v, granularity, subtract_mean=v_mean)  # type: ignore[arg-type]
     for got, want in ((ours.q, q_codes), (ours.k, k_codes), (ours.v, transposed(v_codes))):
         assert torch.equal(got.view(torch.uint8), want.view(torch.uint8))
     for got, want in zip(ours.descales, (q_descale, k_descale, v_descale), strict=True):
         assert torch.equal(got, want)
-    assert (ours.mean is None) == (not subtract_k_mean)
-    if ours.mean is not None:
-        assert torch.equal(ours.mean, mean[0])
-        assert ours.mean[0, 1, 7] == 0
+    for mean, wanted in ((ours.k_mean, of_k), (ours.v_mean, of_v)):
+        assert (mean is not None) == bool(wanted)
+        if mean is not None:
+            assert torch.equal(mean, wanted[0])
+    assert ours.k_mean is None or ours.k_mean[0, 1, 7] == 0
+    assert ours.v_mean is None or ours.v_mean[1, 0, 9] == 0
     assert int(ours.counter) == 0
 
     fp8 = Problem.of(q_codes, k_codes, v_codes, **options)
@@ -64,7 +69,8 @@ def check(seqlen_q: int, seqlen_k: int, headdim: int, subtract_k_mean: bool, who
 
 
 if __name__ == "__main__":
-    check(70, 300, 128, False, False)
-    check(5, 129, 192, True, False)
-    check(64, 64, 128, True, True)
+    check(70, 300, 128, False, False, False)
+    check(5, 129, 192, True, True, False)
+    check(64, 64, 128, True, False, True)
+    check(3, 1100, 128, False, True, True)
     print("equal")

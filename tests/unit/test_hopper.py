@@ -220,6 +220,7 @@ def test_launches_name_every_argument(
 ) -> None:
     monkeypatch.setattr(launch, "_multiprocessors", lambda device: 132)
     launched: list[str] = []
+    has_mean: list[torch.Tensor | None] = []
 
     def record(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
         names = set(kernel.arg_names)
@@ -231,6 +232,7 @@ def test_launches_name_every_argument(
                 assert value.data_ptr() % 16 == 0, name
         launched.append(kernel.__name__)
         if kernel.__name__ == "hopper_attention_forward":
+            has_mean.append(arguments["v_mean_ptr"])
             assert grid[0] == min(132, arguments["heads"] * arguments["m_blocks"])
             rows = 128 // arguments["PACK"]
             assert arguments["m_blocks"] == -(-64 // rows)
@@ -244,15 +246,43 @@ def test_launches_name_every_argument(
     assert launched == [*prepared, "hopper_attention_forward"]
     if dtype != FP8:
         return
-    launched.clear()
     x = make_inputs(64, 64, **shape)
     out = torch.empty(*x.q.shape[:3], 128, dtype=torch.bfloat16)
-    QUANTISING["gluon"].launch_quantising(
-        record, problem, x.q, x.k, x.v, out, None, softmax_scale=0.1, per_tensor=False,
-        subtract_k_mean=True, config=config,
-    )  # fmt: skip
-    expected = ["partial_sums", "largest_magnitudes", "quantise_inputs", "hopper_attention_forward"]
-    assert launched == expected
+    for k_mean, v_mean, sums in (
+        (True, True, ["partial_sums_of_both"]),  # one launch for both
+        (True, False, ["partial_sums"]),
+        (False, True, ["partial_sums"]),
+        (False, False, []),
+    ):
+        launched.clear()
+        mean = QUANTISING["gluon"].launch_quantising(
+            record, problem, x.q, x.k, x.v, out, None, softmax_scale=0.1, per_tensor=False,
+            subtract_k_mean=k_mean, subtract_v_mean=v_mean, config=config,
+        )  # fmt: skip
+        rest = ["largest_magnitudes", "quantise_inputs", "hopper_attention_forward"]
+        assert launched == sums + rest
+        assert (mean is not None) == k_mean
+        assert (has_mean.pop() is not None) == v_mean
+
+
+def test_vs_mean_is_read_in_rows_of_aligned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes 8 bytes at once of rows that follow each other; others are copied."""
+    monkeypatch.setattr(launch, "_multiprocessors", lambda device: 132)
+    given: list[torch.Tensor] = []
+
+    def record(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
+        if kernel.__name__ == "hopper_attention_forward":
+            given.append(arguments["v_mean_ptr"])
+
+    problem, arguments = problem_and_arguments(dtype=FP8)
+    wide = torch.randn(1, 5, 132)
+    rows = torch.randn(1, 2, 128)
+    for mean in (rows, wide[:, 1:5:2, 1:129], wide[:, :1, :128].expand(1, 2, 128)):
+        arguments |= {"v_mean_ptr": mean}
+        GLUON.launch(record, problem, arguments, GLUON.configurations(problem)[0])
+        assert torch.equal(given[-1], mean)
+        assert given[-1].is_contiguous() and given[-1].data_ptr() % 16 == 0
+    assert given[0] is rows
 
 
 def test_warmup_that_tunes_also_compiles_what_later_calls_run(

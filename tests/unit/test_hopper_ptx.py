@@ -89,7 +89,7 @@ def test_a_launch_asks_for_the_loop_of_its_kind(
         out = torch.empty(*x.q.shape[:3], 128, dtype=torch.bfloat16)
         QUANTISING["ptx"].launch_quantising(
             record, problem, x.q, x.k, x.v, out, None, softmax_scale=0.1, per_tensor=False,
-            subtract_k_mean=True, config=config,
+            subtract_k_mean=True, subtract_v_mean=True, config=config,
         )  # fmt: skip
     else:
         PTX.launch(record, problem, arguments, config)
@@ -120,7 +120,7 @@ def test_16_bit_inputs_reach_the_kernel_that_quantises(
     out = torch.empty(*x.q.shape[:3], 128, dtype=torch.bfloat16)
     took, _ = device.run_quantising(
         problem, kernel, x.q, x.k, x.v, out, None, softmax_scale=0.1, per_tensor=False,
-        subtract_k_mean=False,
+        subtract_k_mean=False, subtract_v_mean=False,
     )  # fmt: skip
     assert (took, served) == ((True, [kernel]) if kernel in QUANTISING else (False, []))
 

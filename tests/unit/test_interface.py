@@ -155,6 +155,65 @@ REFUSALS = [
         ("k_descale:", "requires grad"),
         FP8,
     ),
+    Refusal(
+        "mean-16",
+        set_to(v_mean=torch.ones(2, 2, 128)),
+        ValueError,
+        ("v_mean:", "a mean", "None: torch.bfloat16 inputs"),
+    ),
+    Refusal(
+        "mean-type", set_to(v_mean=1.0), TypeError, ("v_mean:", "float", "float32 tensor"), FP8
+    ),
+    Refusal(
+        "mean-dtype",
+        set_to(v_mean=tensor(2, 2, 128)),
+        TypeError,
+        ("v_mean:", "bfloat16", "torch.float32"),
+        FP8,
+    ),
+    Refusal(
+        "mean-device",
+        set_to(v_mean=torch.ones(2, 2, 128, device="meta")),
+        ValueError,
+        ("v_mean:", "meta", "cpu, where q is"),
+        FP8,
+    ),
+    Refusal(
+        "mean-of-query-heads",
+        set_to(v_mean=torch.ones(BATCH, NHEADS, 128)),
+        ValueError,
+        ("v_mean:", "(2, 4, 128)", "(batch, nheads_k, headdim_v) = (2, 2, 128)"),
+        FP8,
+    ),
+    Refusal("mean-2d", set_to(v_mean=torch.ones(2, 128)), ValueError, ("v_mean:", "(2, 128)"), FP8),
+    Refusal(
+        "mean-last-stride",
+        set_to(v_mean=torch.ones(2, 2, 256)[..., ::2]),
+        ValueError,
+        ("v_mean:", "(512, 256, 2)", "last stride of 1"),
+        FP8,
+    ),
+    Refusal(
+        "mean-sparse",
+        set_to(v_mean=torch.ones(2, 2, 128).to_sparse()),
+        ValueError,
+        ("v_mean:", "sparse", "strided"),
+        FP8,
+    ),
+    Refusal(
+        "mean-grad",
+        set_to(v_mean=torch.ones(2, 2, 128, requires_grad=True)),
+        NotImplementedError,
+        ("v_mean:", "requires grad"),
+        FP8,
+    ),
+    Refusal(
+        "out-is-v_mean",
+        lambda a: {"v_mean": (mean := torch.ones(2, 6, 4, 128))[:, 0, :2], "out": mean},
+        ValueError,
+        ("out:", "memory that v_mean uses"),
+        FP8,
+    ),
     Refusal("out-type", set_to(out=1), TypeError, ("out:", "int", "torch.Tensor")),
     Refusal(
         "out-dtype",
@@ -223,7 +282,7 @@ def test_names_order_and_defaults_are_those_of_flash_attention_3() -> None:
     parameters = inspect.signature(flash_attn_func).parameters
     assert list(parameters) == [
         *("q", "k", "v", "softmax_scale", "causal", "q_descale", "k_descale", "v_descale"),
-        *("p_mode", "block_scale", "kernel", "backend", "return_lse", "out"),
+        *("v_mean", "p_mode", "block_scale", "kernel", "backend", "return_lse", "out"),
     ]
     positional = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert positional == ["q", "k", "v", "softmax_scale", "causal"]
@@ -298,22 +357,44 @@ def test_out_may_lie_between_the_inputs_of_a_packed_buffer() -> None:
     torch.testing.assert_close(out.double(), ref, rtol=2**-8, atol=1e-4)
 
 
-@pytest.mark.parametrize("subtracts", [None, True, False], ids=["default", "mean", "plain"])
+def test_the_mean_of_v_is_what_quantize_fp8_returns() -> None:
+    """The op on codes and mean is the op on V, but for the rounding of the codes."""
+    x = make_inputs(70, 90, dtype=FP8, batch=2)
+    v = make_inputs(1, 90, batch=2, seed=1).v + 3
+    codes, descale, mean = quantize_fp8(v, subtract_mean=True)
+    options: dict[str, Any] = {**x.descales, "v_descale": descale, "causal": True}
+    out = flash_attn_func(x.q, x.k, codes, v_mean=mean, **options)
+    plain = flash_attn_func(x.q, x.k, codes, **options)
+    assert isinstance(out, torch.Tensor) and isinstance(plain, torch.Tensor)
+    shift = mean.repeat_interleave(2, 1)[:, None]
+    torch.testing.assert_close(out.float(), plain.float() + shift, rtol=2**-7, atol=2**-7)
+    k = x.k.float() * x.k_descale[:, None, :, None]  # type: ignore[index]
+    q = x.q.float() * x.q_descale.repeat_interleave(2, 1)[:, None, :, None]  # type: ignore[union-attr]
+    ref, _ = attention_ref(q, k, v, causal=True)
+    assert float((out.double() - ref).norm() / ref.norm()) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("k_mean", "v_mean"),
+    [(None, None), (True, True), (False, False), (True, False), (False, True)],
+    ids=["default", "both", "plain", "k", "v"],
+)
 @pytest.mark.parametrize("granularity", ["head", "tensor"])
 def test_fp8_func_quantises_and_calls_the_fp8_path(
-    granularity: str, subtracts: bool | None
+    granularity: str, k_mean: bool | None, v_mean: bool | None
 ) -> None:
-    """By default without the mean of K, whose share the log-sum-exp gets back."""
+    """By default without the means of K, whose share the log-sum-exp gets back, and of V."""
     x = make_inputs(40, 50, batch=2, nheads=6)
-    options: dict[str, Any] = {} if subtracts is None else {"subtract_k_mean": subtracts}
+    given = {"subtract_k_mean": k_mean, "subtract_v_mean": v_mean}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     ours, lse = flash_attn_fp8_func(
         x.q, x.k, x.v, causal=True, granularity=granularity, return_lse=True, **options
     )
-    (q, qd), (v, vd) = (quantize_fp8(t, granularity, nheads_k=2) for t in (x.q, x.v))
-    k, kd, *mean = quantize_fp8(x.k, granularity, subtract_mean=subtracts is not False)
-    same, same_lse = flash_attn_func(
-        q, k, v, causal=True, q_descale=qd, k_descale=kd, v_descale=vd, return_lse=True
-    )
+    q, qd = quantize_fp8(x.q, granularity, nheads_k=2)
+    k, kd, *mean = quantize_fp8(x.k, granularity, subtract_mean=k_mean is not False)
+    v, vd, *of_v = quantize_fp8(x.v, granularity, subtract_mean=v_mean is not False)
+    options = {"v_mean": of_v[0] if of_v else None, "causal": True, "return_lse": True}
+    same, same_lse = flash_attn_func(q, k, v, q_descale=qd, k_descale=kd, v_descale=vd, **options)
     assert torch.equal(ours, same)
     for each in mean:
         quantize.add_mean_to_lse(same_lse, x.q, each, 128**-0.5)
@@ -327,6 +408,8 @@ def test_fp8_func_refuses_what_is_quantised_already_and_unknown_granularity() ->
         flash_attn_fp8_func(**accepted(), granularity="row")
     with pytest.raises(TypeError, match=r"subtract_k_mean: got 1; accepted: True, False"):
         flash_attn_fp8_func(**accepted(), subtract_k_mean=1)
+    with pytest.raises(TypeError, match=r"subtract_v_mean: got None; accepted: True, False"):
+        flash_attn_fp8_func(**accepted(), subtract_v_mean=None)
 
 
 def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:

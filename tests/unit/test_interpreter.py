@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,8 @@ CAN_SCALE = interpreter._has_scaled_dot()
 
 
 def attend(x: Inputs, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    result = flash_attn_func(
-        x.q, x.k, x.v, causal=True, backend="interpreter", return_lse=True, **options, **x.descales
-    )
+    options |= {"backend": "interpreter", "v_mean": x.v_mean, **x.descales}
+    result = flash_attn_func(x.q, x.k, x.v, causal=True, return_lse=True, **options)
     assert isinstance(result, tuple)
     return result
 
@@ -61,6 +61,27 @@ def test_e4m3_agrees_with_the_contract(p_mode: Any, block_scale: bool, headdim: 
     )  # fmt: skip
     assert float((out - contract).norm() / contract.norm()) < 1e-4
     torch.testing.assert_close(lse, contract_lse, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [(70, 130), (130, 70)], ids=str)
+@pytest.mark.parametrize("headdim", [128, 192])
+def test_a_mean_of_v_is_its_heads_and_of_any_strides(
+    headdim: int, lengths: tuple[int, int]
+) -> None:
+    x = make_inputs(*lengths, batch=2, headdim=headdim, dtype=FP8, v_mean=True)
+    assert x.v_mean is not None
+    wide = torch.full((2, 3, 131), float("nan"))
+    wide[:, 1:, 2:130] = x.v_mean
+    out = torch.full((2, lengths[0], 4, 128), float("nan"))
+    _, lse = attend(replace(x, v_mean=wide[:, 1:, 2:130]), block_scale=False, out=out)
+    contract = torch.empty_like(out)
+    _, contract_lse = flash_attn_func(
+        x.q, x.k, x.v, causal=True, block_scale=False, return_lse=True, out=contract,
+        v_mean=x.v_mean, **x.descales,
+    )  # fmt: skip
+    torch.testing.assert_close(out, contract, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(lse, contract_lse, rtol=1e-5, atol=1e-5)
+    assert not out[:, : max(lengths[0] - lengths[1], 0)].any()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -158,6 +158,12 @@ def test_refuses_what_only_one_of_them_takes() -> None:
         flash_attn_mla_func(**parts, k_descale=1.0)
     with pytest.raises(TypeError, match="subtract_k_mean: got 1; accepted: True, False"):
         flash_attn_mla_fp8_func(**parts, subtract_k_mean=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="subtract_v_mean: got 1; accepted: True, False"):
+        flash_attn_mla_fp8_func(**parts, subtract_v_mean=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="v_mean: got a mean; accepted: None"):
+        flash_attn_mla_func(**parts, v_mean=torch.ones(2, 2, 128))
+    with pytest.raises(ValueError, match=r"v_mean: got shape \(2, 4, 128\); accepted: .*2, 2, 128"):
+        flash_attn_mla_func(**make_parts(dtype=FP8), v_mean=torch.ones(2, 4, 128))
     with pytest.raises(TypeError, match=r"q_nope: got torch\.float32; accepted"):
         flash_attn_mla_fp8_func(**make_parts(dtype=torch.float32))
     with pytest.raises(TypeError, match=r"q_nope: got torch\.float8_e4m3fn; accepted"):
@@ -171,10 +177,11 @@ def test_refuses_what_only_one_of_them_takes() -> None:
     [
         (FP8, {"q_descale": 0.5, "p_mode": "lean", "block_scale": False}),
         (FP8, {"v_descale": 2.0, "p_mode": "exact", "causal": True, "block_scale": False}),
+        (FP8, {"v_mean": torch.linspace(-3, 3, 512).reshape(2, 2, 128), "block_scale": False}),
         (torch.bfloat16, {"causal": True}),
         (torch.float16, {}),
     ],
-    ids=["e4m3-lean", "e4m3-exact", "bf16", "fp16"],
+    ids=["e4m3-lean", "e4m3-exact", "e4m3-mean", "bf16", "fp16"],
 )
 def test_parts_give_the_bits_of_one_tensor(
     dtype: torch.dtype, options: dict[str, Any], heads_rope: int, backend: str
@@ -258,6 +265,18 @@ def test_accuracy_is_that_of_scales_a_head_for_whole_rows(
     assert (lse.double() - truth_lse).abs().max() < 0.5
     _, lse_exact = flash_attn_mla_fp8_func(**parts, p_mode="exact", **options)
     assert (lse_exact.double() - truth_lse).norm() < 0.03 * truth_lse.norm()
+
+
+def test_the_mean_of_v_is_taken_off_by_default() -> None:
+    parts = make_parts(100, 150)
+    parts["v"] = parts["v"] + 20 * torch.randn(128).bfloat16()
+    truth, _ = attention_ref(*together(parts))
+    errors = {}
+    for subtracts in (True, False):
+        out = flash_attn_mla_fp8_func(**parts, subtract_v_mean=subtracts)
+        assert torch.equal(flash_attn_mla_fp8_func(**parts), out) == subtracts
+        errors[subtracts] = float((out.double() - truth).norm() / truth.norm())
+    assert errors[True] < 0.004 and errors[False] > 3 * errors[True]
 
 
 def test_a_broken_head_is_nan_and_alone() -> None:

@@ -123,6 +123,35 @@ def test_one_hot_row_gives_its_value(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
+def test_a_mean_of_v_is_added_to_rows_that_see_a_key(name: str) -> None:
+    """In float32 with the last product: rows without keys stay 0, lse is unchanged."""
+    q, k, v = gaussian(seqlen_q=80, seqlen_k=64)
+    mean = 3.0 * torch.randn(1, 1, 128, generator=torch.Generator().manual_seed(5))
+    plain = run(q, k, v, OPTIONS[name], causal=True, v_descale=0.25)
+    moved = run(q, k, v, OPTIONS[name], causal=True, v_descale=0.25, v_mean=mean)
+    assert not moved.out[:, :16].any()
+    assert torch.equal(moved.lse, plain.lse)
+    difference = moved.out[:, 16:].double() - plain.out[:, 16:].double() - mean.double()
+    assert float(difference.abs().max()) <= 2.0**-22 * float(moved.out.abs().max())
+    nothing = torch.zeros_like(v.float()).to(FP8)
+    alone = run(q, k, nothing, OPTIONS[name], causal=True, v_mean=mean).out
+    assert torch.equal(alone[:, 16:], mean.expand(1, 64, 1, 128))
+    assert not alone[:, :16].any()
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_constant_in_v_or_in_its_mean_is_the_same(name: str) -> None:
+    """The weights of a row sum to 1: whole numbers, so that V with the constant is exact too."""
+    q, k, _ = gaussian()
+    generator = torch.Generator().manual_seed(4)
+    v = torch.randint(-4, 5, (1, 1024, 1, 128), generator=generator).float()
+    constant = torch.randint(-8, 9, (1, 1, 128), generator=generator).float()
+    within = run(q, k, (v + constant[:, None]).to(FP8), ROUNDED[name], causal=True).out
+    beside = run(q, k, v.to(FP8), ROUNDED[name], causal=True, v_mean=constant).out
+    torch.testing.assert_close(beside, within, rtol=1e-6, atol=4e-6)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
 def test_equal_logits_give_the_mean(name: str) -> None:
     q, _, v = gaussian(seqlen_q=32, seqlen_k=512)
     k = torch.ones(1, 512, 1, 128).to(FP8)

@@ -38,17 +38,19 @@ def test_operators_keep_torchs_rules(dtype: torch.dtype) -> None:
     checks = ["test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
     if dtype != FP8:
         checks.append("test_schema")  # torch multiplies the inputs for it, which e4m3 cannot do
-    arguments = (*op_arguments(x), torch.bfloat16, True)
-    torch.library.opcheck(ops._attention, arguments, test_utils=checks)
-    arguments = (*op_arguments(x), True, torch.empty(1, 5, 4, 128, dtype=torch.bfloat16))
-    torch.library.opcheck(ops._attention_out, arguments, test_utils=checks)
+    out = torch.empty(1, 5, 4, 128, dtype=torch.bfloat16)
+    for mean in ((), (None, None, torch.ones(1, 2, 128))) if dtype == FP8 else ((),):
+        arguments = (*op_arguments(x), torch.bfloat16, True, *mean)
+        torch.library.opcheck(ops._attention, arguments, test_utils=checks)
+        arguments = (*op_arguments(x), True, out, *mean)
+        torch.library.opcheck(ops._attention_out, arguments, test_utils=checks)
 
 
 def test_quantising_operators_keep_torchs_rules() -> None:
     x = make_inputs(5, 7)
     torch.library.opcheck(ops._quantize, (x.q, 2, False, True))
     torch.library.opcheck(ops._quantize, (x.q, 2, True, False))
-    arguments = (x.q, x.k, x.v, 0.1, True, False, True, "lean", "auto", "auto", "auto", True)
+    arguments = (x.q, x.k, x.v, 0.1, True, False, True, True, "lean", *["auto"] * 3, True)
     torch.library.opcheck(ops._attention_fp8, arguments)
     out = torch.empty(1, 5, 4, 128, dtype=torch.bfloat16)
     torch.library.opcheck(ops._attention_fp8_out, (*arguments, out))
@@ -62,7 +64,8 @@ def test_fake_tensors_have_the_shapes_of_real_ones(device: str, return_lse: bool
         q = torch.empty(2, 5, 6, 192, dtype=FP8, device=device)
         k = torch.empty(2, 7, 3, 192, dtype=FP8, device=device)
         v = torch.empty(2, 7, 3, 128, dtype=FP8, device=device)
-        result = flash_attn_func(q, k, v, return_lse=return_lse, v_descale=2.0)
+        mean = torch.empty(2, 3, 128, device=device)
+        result = flash_attn_func(q, k, v, return_lse=return_lse, v_descale=2.0, v_mean=mean)
         out, lse = result if return_lse else (result, None)
         assert (out.shape, out.dtype, out.device.type) == ((2, 5, 6, 128), torch.bfloat16, device)
         assert out.is_contiguous()
@@ -86,12 +89,14 @@ def test_meta_tensors_give_shapes() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, FP8], ids=["bf16", "e4m3"])
 def test_compiles_as_one_graph(dtype: torch.dtype) -> None:
-    x = make_inputs(9, 12, dtype=dtype, batch=2)
+    x = make_inputs(9, 12, dtype=dtype, batch=2, v_mean=dtype == FP8)
 
     def layer(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        out, lse = flash_attn_func(q, k, v, causal=True, return_lse=True, **x.descales)
+        out, lse = flash_attn_func(
+            q, k, v, causal=True, return_lse=True, v_mean=x.v_mean, **x.descales
+        )
         return out.float() * 2, lse + 1
 
     compiled = torch.compile(layer, backend=TRACER, fullgraph=True)

@@ -113,6 +113,42 @@ def test_removing_ks_mean_helps_and_lse_is_that_of_the_given_k() -> None:
     assert errors[False] > 3 * errors[True]
 
 
+def test_removing_vs_mean_helps_and_is_the_default() -> None:
+    """A bias of V's channels takes the codes' range, and has its share in every sum of P V."""
+    x = make_inputs(200, 200, seed=1)
+    v = x.v + 20 * torch.randn(128, generator=torch.Generator().manual_seed(1)).to(x.v)
+    ref, ref_lse = attention_ref(x.q, x.k, v, causal=True)
+    errors = {}
+    for subtract in (False, True):
+        out, lse = flash_attn_fp8_func(
+            x.q, x.k, v, causal=True, subtract_v_mean=subtract, return_lse=True
+        )
+        by_default = flash_attn_fp8_func(x.q, x.k, v, causal=True)
+        assert torch.equal(by_default, out) == subtract
+        errors[subtract] = float((out.double() - ref).norm() / ref.norm())
+        assert float((lse.double() - ref_lse).abs().max()) < 0.3
+    assert errors[True] < 0.004  # of a result that is mostly bias, rounded to bfloat16
+    assert errors[False] > 3 * errors[True]
+
+
+def test_rows_without_keys_are_zero_whatever_vs_mean_is() -> None:
+    x = make_inputs(9, 4)
+    out = flash_attn_fp8_func(x.q, x.k, x.v + 5, causal=True)
+    assert not out[:, :5].any()
+    assert bool((out[:, 5:] > 0).all())
+
+
+@pytest.mark.parametrize("seqlen_k", [1, 64, 1100])
+def test_equal_values_are_their_mean_and_come_out_exactly(seqlen_k: int) -> None:
+    x = make_inputs(9, seqlen_k)
+    v = x.v[:, :1].expand(x.v.shape)
+    out = flash_attn_fp8_func(x.q, x.k, v)
+    want = v[:, :1].repeat_interleave(2, 2).expand(out.shape)
+    torch.testing.assert_close(out, want, rtol=2**-8, atol=2**-12)
+    if seqlen_k != 1100:  # a sum of equal numbers, over a power of two
+        assert torch.equal(out, want)
+
+
 @pytest.mark.parametrize("seqlen_k", [1, 64, 1100])
 def test_equal_keys_are_their_mean_and_rows_average_v(seqlen_k: int) -> None:
     x = make_inputs(9, seqlen_k)

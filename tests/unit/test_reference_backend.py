@@ -42,16 +42,30 @@ def check(
     check_lse(lse, ref[1], low[1], x)
 
 
+@pytest.mark.parametrize("lengths", [(0, 5), (5, 0), (1, 70), (129, 40)], ids=str)
+def test_a_mean_of_v(lengths: tuple[int, int]) -> None:
+    x = make_inputs(*lengths, batch=2, dtype=FP8, v_mean=True)
+    out, lse = flash_attn_func(
+        x.q, x.k, x.v, causal=True, return_lse=True, v_mean=x.v_mean, **x.descales
+    )
+    ref, low = expected(x, causal=True, block_scale=True)
+    check_output(out, ref[0], low[0], is_fp8=True)
+    check_lse(lse, ref[1], low[1], x)
+    without = max(lengths[0] - lengths[1], 0)
+    assert not out[:, :without].any()
+    assert bool((out[:, without:].float().abs().amax(-1) > 1.0).all())
+
+
+@pytest.mark.parametrize("has_mean", [False, True], ids=["plain", "v_mean"])
 @pytest.mark.parametrize("p_mode", ["lean", "exact", "unscaled"])
 @pytest.mark.parametrize("block_scale", [False, True])
-def test_e4m3_is_the_contract_bit_for_bit(p_mode: Any, block_scale: bool) -> None:
+def test_e4m3_is_the_contract_bit_for_bit(p_mode: Any, block_scale: bool, has_mean: bool) -> None:
     if p_mode == "unscaled" and block_scale:
         return
-    x = make_inputs(100, 130, batch=2, dtype=FP8)
+    x = make_inputs(100, 130, batch=2, dtype=FP8, v_mean=has_mean)
     out = torch.empty(2, 100, 4, 128)
-    flash_attn_func(
-        x.q, x.k, x.v, 0.1, True, p_mode=p_mode, block_scale=block_scale, out=out, **x.descales
-    )
+    options: dict[str, Any] = {"p_mode": p_mode, "block_scale": block_scale, "v_mean": x.v_mean}
+    flash_attn_func(x.q, x.k, x.v, 0.1, True, out=out, **options, **x.descales)
     model = numerics.attention(
         x.q,
         x.k,
@@ -62,6 +76,7 @@ def test_e4m3_is_the_contract_bit_for_bit(p_mode: Any, block_scale: bool) -> Non
         q_descale=x.q_descale,
         k_descale=x.k_descale,
         v_descale=x.v_descale,
+        v_mean=x.v_mean,
     )
     assert torch.equal(out, model.out)
 

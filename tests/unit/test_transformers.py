@@ -390,6 +390,7 @@ def test_options_reach_the_op(calls: Calls) -> None:
     chosen: dict[str, Any] = {
         "granularity": "tensor",
         "subtract_k_mean": False,
+        "subtract_v_mean": False,
         "p_mode": "exact",
         "block_scale": False,
         "kernel": "triton",
@@ -399,9 +400,10 @@ def test_options_reach_the_op(calls: Calls) -> None:
     assert calls.options[0] == chosen
 
 
-def test_fp8_removes_the_mean_of_keys_unless_told_not_to(calls: Calls) -> None:
+def test_fp8_removes_the_means_of_keys_and_values_unless_told_not_to(calls: Calls) -> None:
     logits(build(CONFIGS["llama"](), register(), torch.bfloat16), input_ids=tokens(1, 20))
     assert calls.options[0]["subtract_k_mean"] is True
+    assert calls.options[0]["subtract_v_mean"] is True
 
 
 @torch.no_grad()
@@ -474,7 +476,11 @@ def test_importing_registers_nothing() -> None:
         ({"kernel": "cuda"}, 'kernel: got \'cuda\'; accepted: "auto", "triton"'),
         ({"backend": "gpu"}, 'backend: got \'gpu\'; accepted: "auto", "device"'),
         ({"min_queries": 1}, "min_queries: got 1; accepted: an integer of 2 or more"),
-        ({"precision": "16bit", "subtract_k_mean": True}, 'precision: got "16bit" with'),
+        ({"precision": "16bit", "subtract_k_mean": True}, 'precision: got "16bit" with subtract_k'),
+        (
+            {"precision": "16bit", "granularity": "tensor", "subtract_v_mean": False},
+            'precision: got "16bit" with granularity, subtract_v_mean, which',
+        ),
         ({"p_mode": "leaner"}, "p_mode: got 'leaner'; accepted:"),
         ({"block_scale": 1}, "block_scale: got 1; accepted:"),
     ],

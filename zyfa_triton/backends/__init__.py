@@ -6,9 +6,10 @@ It does not choose between them (`zyfa_triton.dispatch`). Every module here has
   where it can;
 - `describe() -> str`: what it would run on, in a few words; called only where it can run;
 - `run(problem, kernel, q, k, v, out, lse, *, softmax_scale, q_descale, k_descale, v_descale,
-  config=None)`: fills `out` (batch, seqlen_q, nheads, headdim_v) and `lse` (float32, (batch,
-  nheads, seqlen_q), contiguous, or None). q, k and v have any strides with a unit last one;
-  descales are None or float32 (batch, nheads_k) of any strides; `kernel` is a name of
+  v_mean=None, config=None)`: fills `out` (batch, seqlen_q, nheads, headdim_v) and `lse` (float32,
+  (batch, nheads, seqlen_q), contiguous, or None). q, k and v have any strides with a unit last one;
+  descales are None or float32 (batch, nheads_k) of any strides; `v_mean` is None or float32
+  (batch, nheads_k, headdim_v) with a unit last stride; `kernel` is a name of
   `dispatch.KERNELS`; `config` overrides the tuned configuration.
 """
 

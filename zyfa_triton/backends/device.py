@@ -89,6 +89,7 @@ def run(
     q_descale: torch.Tensor | None,
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
+    v_mean: torch.Tensor | None = None,
     config: dict[str, Any] | None = None,
     rope: Rope | None = None,
 ) -> None:
@@ -107,6 +108,7 @@ def run(
             q_descale=q_descale,
             k_descale=k_descale,
             v_descale=v_descale,
+            v_mean=v_mean,
             rope=rope,
         )
         key = tuning.key_of(problem, arch.name)
@@ -142,11 +144,13 @@ def run_quantising(
     softmax_scale: float,
     per_tensor: bool,
     subtract_k_mean: bool,
+    subtract_v_mean: bool,
 ) -> tuple[bool, torch.Tensor | None]:
     """Launches attention of 16-bit inputs in FP8, if its kernel quantises them itself.
 
     Args:
-        problem: the e4m3 one. per_tensor, subtract_k_mean: as in `zyfa_triton.quantize`.
+        problem: the e4m3 one. per_tensor: as in `zyfa_triton.quantize`. subtract_k_mean,
+            subtract_v_mean: whether the means of K and V are taken off.
     Returns:
         Whether it was launched; if not, the caller quantises, which is so where the call is to be
         measured too. And the mean of K, with subtract_k_mean.
@@ -175,6 +179,7 @@ def run_quantising(
             softmax_scale=softmax_scale,
             per_tensor=per_tensor,
             subtract_k_mean=subtract_k_mean,
+            subtract_v_mean=subtract_v_mean,
             config=tuning.launchable(config, key),
         )
     return True, mean

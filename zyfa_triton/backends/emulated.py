@@ -94,6 +94,7 @@ def run(
     q_descale: torch.Tensor | None,
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
+    v_mean: torch.Tensor | None = None,
     config: dict[str, Any] | None = None,
     rope: Rope | None = None,
 ) -> None:
@@ -112,6 +113,7 @@ def run(
         q_descale=q_descale,
         k_descale=k_descale,
         v_descale=v_descale,
+        v_mean=v_mean,
         rope=rope,
     )
     result = emulate(problem, arguments, kernel=kernel, config=config)

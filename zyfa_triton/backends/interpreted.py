@@ -30,6 +30,7 @@ def attention(
     q_descale: torch.Tensor | None,
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
+    v_mean: torch.Tensor | None,
     q_rope: torch.Tensor | None,
     k_rope: torch.Tensor | None,
 ) -> None:
@@ -54,6 +55,7 @@ def attention(
         q_descale=q_descale,
         k_descale=k_descale,
         v_descale=v_descale,
+        v_mean=v_mean,
         rope=rope,
     )
     arguments |= attention_launch.kernel_constants(problem, arguments)

@@ -59,6 +59,7 @@ def run(
     q_descale: torch.Tensor | None,
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
+    v_mean: torch.Tensor | None = None,
     config: dict[str, Any] | None = None,
     rope: Rope | None = None,
 ) -> None:
@@ -86,6 +87,7 @@ def run(
         q_descale,
         k_descale,
         v_descale,
+        v_mean,
         *(rope or (None, None)),
     )
 

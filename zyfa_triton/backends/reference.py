@@ -41,6 +41,7 @@ def run(
     q_descale: torch.Tensor | None,
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
+    v_mean: torch.Tensor | None = None,
     config: dict[str, Any] | None = None,
     rope: Rope | None = None,
 ) -> None:
@@ -63,6 +64,7 @@ def run(
         q_descale=q_descale,
         k_descale=k_descale,
         v_descale=v_descale,
+        v_mean=v_mean,
     )
     out.copy_(result.out)
     if lse is not None:

@@ -81,6 +81,7 @@ def register(
     min_queries: int = 2,
     granularity: Literal["head", "tensor"] = "head",
     subtract_k_mean: bool | None = None,
+    subtract_v_mean: bool | None = None,
     p_mode: PMode = "lean",
     block_scale: bool | Literal["auto"] = "auto",
     kernel: str = "auto",
@@ -99,8 +100,9 @@ def register(
             transformers calls it; "error" raises NotImplementedError with the reason.
         min_queries: calls with fewer queries go to the fallback; 2 or more, so that decode steps
             do.
-        granularity, subtract_k_mean: as in `flash_attn_fp8_func`; "fp8" only. None is its default,
-            True: models with a bias in their keys lose their way without (docs/accuracy.md).
+        granularity, subtract_k_mean, subtract_v_mean: as in `flash_attn_fp8_func`; "fp8" only. None
+            is its default, True: models with a bias in their keys lose their way without K's
+            (docs/accuracy.md).
         p_mode, block_scale, kernel, backend: as in `flash_attn_func`.
     Returns:
         name.
@@ -119,14 +121,18 @@ def register(
             checks.refuse(ValueError, argument, repr(value), listed)
     if isinstance(min_queries, bool) or not isinstance(min_queries, int) or min_queries < 2:
         checks.refuse(ValueError, "min_queries", repr(min_queries), "an integer of 2 or more")
-    if subtract_k_mean is not None and not isinstance(subtract_k_mean, bool):
-        checks.refuse(TypeError, "subtract_k_mean", repr(subtract_k_mean), "None, True, False")
-    if precision == "16bit" and (granularity != "head" or subtract_k_mean is not None):
+    subtractions = {"subtract_k_mean": subtract_k_mean, "subtract_v_mean": subtract_v_mean}
+    for argument, subtracts in subtractions.items():
+        if subtracts is not None and not isinstance(subtracts, bool):
+            checks.refuse(TypeError, argument, repr(subtracts), "None, True, False")
+    told = {name for name, subtracts in subtractions.items() if subtracts is not None}
+    told |= {"granularity"} if granularity != "head" else set()
+    if precision == "16bit" and told:
         checks.refuse(
             ValueError,
             "precision",
-            '"16bit" with granularity or subtract_k_mean, which say how to quantise',
-            '"fp8", or "16bit" with the defaults of both',
+            f'"16bit" with {", ".join(sorted(told))}, which say how to quantise',
+            '"fp8", or "16bit" with the defaults of granularity and of both means',
         )
     dispatch.choose_kernel(kernel)
     if backend not in (dispatch.AUTO, *dispatch.BACKENDS):
@@ -135,7 +141,8 @@ def register(
     checks.check_options(causal=True, p_mode=p_mode, block_scale=block_scale, return_lse=False)
     keywords = {"p_mode": p_mode, "block_scale": block_scale, "kernel": kernel, "backend": backend}
     if precision == "fp8":
-        keywords |= {"granularity": granularity, "subtract_k_mean": subtract_k_mean is not False}
+        keywords["granularity"] = granularity
+        keywords |= {name: subtracts is not False for name, subtracts in subtractions.items()}
     options = Options(name, precision, fallback, min_queries, tuple(keywords.items()))
 
     interface, mask_interface = _registries()

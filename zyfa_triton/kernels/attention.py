@@ -190,6 +190,7 @@ def attention_forward(
     nheads, group_size, seqlen_q, seqlen_k,
     q_rope_ptr, k_rope_ptr,
     stride_qrb, stride_qrs, stride_qrh, stride_krb, stride_krs, stride_krh,
+    v_mean_ptr, stride_vmb, stride_vmh,
     IS_CAUSAL: tl.constexpr, IS_FP8: tl.constexpr, P_MODE: tl.constexpr, BLOCK_SCALE: tl.constexpr,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, INDEX_64: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr = "",
@@ -204,7 +205,8 @@ def attention_forward(
     q_rope_ptr, k_rope_ptr and their strides: columns of q and k from HEAD_DIM_FIRST on, where they
     are tensors of their own; None where they lie in q's and k's rows, or there are none.
     lse_ptr: float32 (batch, nheads, seqlen_q) contiguous, or None. Descales: float32 (batch,
-    nheads_k) with strides, or None.
+    nheads_k) with strides, or None. v_mean_ptr: float32 (batch, nheads_k, HEAD_DIM_V), added to
+    rows that see a key, or None.
     softmax_scale_log2: softmax_scale * log2(e), float32. INDEX_64: offsets within one tile may pass
     2^31.
     LOOP: "" for the loops below, or what `zyfa_triton.splice.use` returned: one recipe that takes
@@ -290,7 +292,14 @@ def attention_forward(
         _offset(rows, stride_os, INDEX_64)[:, None] + tl.arange(0, HEAD_DIM_V)[None, :]
     )
     inside = offs_m < seqlen_q
-    tl.store(o_ptrs, (acc_o * inverse[:, None]).to(o_ptr.dtype.element_ty), mask=inside[:, None])
+    if v_mean_ptr is None:
+        out = acc_o * inverse[:, None]
+    else:
+        v_mean_ptr += batch * stride_vmb + head_k * stride_vmh
+        mean = tl.load(v_mean_ptr + tl.arange(0, HEAD_DIM_V))
+        mean = tl.where(has_keys[:, None], mean[None, :], 0.0)
+        out = tl.fma(acc_o, tl.broadcast_to(inverse[:, None], [BLOCK_M, HEAD_DIM_V]), mean)
+    tl.store(o_ptrs, out.to(o_ptr.dtype.element_ty), mask=inside[:, None])
     if lse_ptr is not None:
         lse = _log_sum_exp(m_i, l_i, scale_log2, IS_FP8, P_MODE)
         lse_ptr += (batch * nheads + head) * seqlen_q

@@ -78,12 +78,14 @@ class QuantisingFamily(Family, Protocol):
         softmax_scale: float,
         per_tensor: bool,
         subtract_k_mean: bool,
+        subtract_v_mean: bool,
         config: Mapping[str, Any],
     ) -> torch.Tensor | None:
         """Enqueues the call: codes and descales are bit for bit those of `zyfa_triton.quantize`.
 
         Args:
-            problem: of the e4m3 call. q, k, v: of 16 bits, any strides. Others: as in
+            problem: of the e4m3 call. q, k, v: of 16 bits, any strides. subtract_v_mean: whether
+                V's mean is taken off, and added to the output. Others: as in
                 `zyfa_triton.quantize` and `kernels.launch.launch_arguments`.
         Returns:
             The mean of K, float32 (batch, nheads_k, headdim), with subtract_k_mean.

@@ -34,13 +34,15 @@ def launch_arguments(
     q_descale: torch.Tensor | None,
     k_descale: torch.Tensor | None,
     v_descale: torch.Tensor | None,
+    v_mean: torch.Tensor | None = None,
     rope: Rope | None = None,
 ) -> dict[str, Any]:
     """Run-time arguments of `attention_forward` by name, in its order.
 
     q, k, v, out: (batch, seqlen, nheads, headdim), unit last stride. lse: float32 (batch, nheads,
     seqlen_q) contiguous.
-    Descales: float32 (batch, nheads_k), any strides, or None for 1. rope: see `problem.Rope`.
+    Descales: float32 (batch, nheads_k), any strides, or None for 1. v_mean: float32 (batch,
+    nheads_k, headdim_v), unit last stride, or None for 0. rope: see `problem.Rope`.
     """
     descales = {"q": q_descale, "k": k_descale, "v": v_descale}
     arguments: dict[str, Any] = {"q_ptr": q, "k_ptr": k, "v_ptr": v, "o_ptr": out, "lse_ptr": lse}
@@ -63,7 +65,8 @@ def launch_arguments(
     for name, part in zip(("qr", "kr"), parts, strict=True):
         steps = (None, None, None) if part is None else _steps(part)
         arguments |= dict(zip((f"stride_{name}{axis}" for axis in "bsh"), steps, strict=True))
-    return arguments
+    strides = (None, None) if v_mean is None else v_mean.stride()[:2]
+    return arguments | {"v_mean_ptr": v_mean, "stride_vmb": strides[0], "stride_vmh": strides[1]}
 
 
 def _steps(part: torch.Tensor) -> tuple[int, int, int]:

@@ -29,16 +29,12 @@ def _halve(tile, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     return tl.sum(tl.reshape(tile, [2, ROWS // 2, WIDTH]), 0)
 
 
-@triton.jit(do_not_specialize=["seqlen", "chunks"])
-def partial_sums(
-    x_ptr, sums_ptr, stride_b, stride_s, stride_h, nheads, seqlen, headdim, chunks,
+@triton.jit
+def sum_of_chunk(
+    x_ptr, sums_ptr, pid, stride_b, stride_s, stride_h, nheads, seqlen, headdim, chunks,
     CHUNK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Sum of each channel over one chunk of rows: float32 sums (batch, nheads, chunks, headdim).
-
-    Grid: (chunks * nheads * batch,). ROWS must be 64.
-    """
-    pid = tl.program_id(0)
+    """What the pid-th program of `partial_sums` does."""
     chunk = pid % chunks
     head = (pid // chunks % nheads).to(tl.int64)
     batch = (pid // chunks // nheads).to(tl.int64)
@@ -58,6 +54,21 @@ def partial_sums(
     offs_d = tl.arange(0, WIDTH)
     row = (batch * nheads + head) * chunks + chunk
     tl.store(sums_ptr + row * headdim + offs_d, tl.reshape(total, [WIDTH]), mask=offs_d < headdim)
+
+
+@triton.jit(do_not_specialize=["seqlen", "chunks"])
+def partial_sums(
+    x_ptr, sums_ptr, stride_b, stride_s, stride_h, nheads, seqlen, headdim, chunks,
+    CHUNK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Sum of each channel over one chunk of rows: float32 sums (batch, nheads, chunks, headdim).
+
+    Grid: (chunks * nheads * batch,). ROWS must be 64.
+    """
+    sum_of_chunk(
+        x_ptr, sums_ptr, tl.program_id(0), stride_b, stride_s, stride_h, nheads, seqlen, headdim,
+        chunks, CHUNK, ROWS, WIDTH,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -19,7 +19,11 @@ from zyfa_triton.benchmark.peers.requirements import no_card
 
 P_MODES = ("lean", "exact")
 # What peers do, and our quantize_fp8 does for those that cannot: the same work for everybody.
-QUANTISATION: dict[str, Any] = {"granularity": "tensor", "subtract_k_mean": False}
+QUANTISATION: dict[str, Any] = {
+    "granularity": "tensor",
+    "subtract_k_mean": False,
+    "subtract_v_mean": False,
+}
 
 
 def _setup(problem: Problem, *, kernel: str, dtype: str, p_mode: str) -> Call | str:

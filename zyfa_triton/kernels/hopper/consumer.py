@@ -27,7 +27,7 @@ from zyfa_triton.kernels.hopper.softmax import (
     rescaled,
     still_read,
 )
-from zyfa_triton.kernels.hopper.values import BEHIND, values
+from zyfa_triton.kernels.hopper.values import BEHIND, mean_of_head, values
 from zyfa_triton.splice.marker import handed, located, marked_bound
 
 LN_2 = gl.constexpr(0.6931471805599453)
@@ -104,16 +104,25 @@ def _next_block(
 
 @gluon.jit
 def _store(
-    acc_o, m_i, l_i, scale_log2, v_scale, outputs, batch, head, position, heads_q, seqlen_q,
-    IS_FP8: gl.constexpr, P_MODE: gl.constexpr, HEAD_DIM_V: gl.constexpr, LAYOUT: gl.constexpr,
+    acc_o, m_i, l_i, scale_log2, v_scale, outputs, batch, first_head, head, position, heads_q,
+    seqlen_q, IS_FP8: gl.constexpr, P_MODE: gl.constexpr, HEAD_DIM_V: gl.constexpr,
+    LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Output rows and lse. head, position: of each row (64,). Rows without keys give 0, -inf."""
-    o_ptr, lse_ptr, stride_ob, stride_os, stride_oh = outputs
+    """Output rows and lse. head, position: of each row (64,), which share K and V with first_head.
+    Rows without keys give 0, -inf."""
+    o_ptr, lse_ptr, stride_ob, stride_os, stride_oh, parked = outputs
     has_keys = l_i != 0  # NaN, from NaN inputs, counts as keys and is passed on
     total = gl.where(has_keys, l_i, 1.0)
     inverse = gl.where(has_keys, gl.div_rn(gl.full_like(total, 1.0), total), 0.0) * v_scale
     inside = position < seqlen_q
-    values = (acc_o * gl.expand_dims(inverse, 1)).to(o_ptr.dtype.element_ty)
+    if parked is None:
+        values = acc_o * gl.expand_dims(inverse, 1)
+    else:
+        none = gl.zeros_like(acc_o)
+        mean = mean_of_head(parked, batch * heads_q + first_head, HEAD_DIM_V, LAYOUT)
+        mean = gl.where(gl.expand_dims(has_keys, 1), gl.expand_dims(mean, 0) + none, none)
+        values = gl.fma(acc_o, gl.expand_dims(inverse, 1) + none, mean)
+    values = values.to(o_ptr.dtype.element_ty)
     # eight columns a lane, so that four lanes store 32: exchanged between them, not through memory
     STORED: gl.constexpr = gl.DistributedLinearLayout(
         reg_bases=[[0, 1], [0, 2], [0, 4], [8, 0], [0, 32], [0, 64]],
@@ -282,7 +291,7 @@ def consume(
         row_position = (m_block * 2 + w) * ROWS + o_rows % ROWS
         _store(
             acc_o, gl.convert_layout(m_i, O_ROW), gl.convert_layout(l_i, O_ROW), scale_log2,
-            v_scale, outputs, batch, row_head,
+            v_scale, outputs, batch, first_head, row_head,
             row_position, heads_a_batch * PACK, seqlen_q,
             IS_FP8, P_MODE, HEAD_DIM_V, O_LAYOUT,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from zyfa_triton.kernels.hopper.consumer import consume
 from zyfa_triton.kernels.hopper.producer import FACTS, TILES, WARPS, produce
-from zyfa_triton.kernels.hopper.values import values_and_ones
+from zyfa_triton.kernels.hopper.values import parked_mean, values_and_ones
 
 _UNSPECIALIZED = [
     "stride_qdb", "stride_qdh", "stride_kdb", "stride_kdh", "stride_vdb", "stride_vdh",
@@ -41,7 +41,7 @@ def hopper_attention_forward(
     v_descale_ptr, counter_ptr, softmax_scale_log2,
     stride_ob, stride_os, stride_oh, stride_qdb, stride_qdh, stride_kdb, stride_kdh, stride_vdb,
     stride_vdh, m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q,
-    seqlen_k,
+    seqlen_k, v_mean_ptr,
     IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     OVERLAP: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
@@ -56,7 +56,8 @@ def hopper_attention_forward(
     HEAD_DIM_V); for e4m3 its transpose with the keys permuted (`prepare`).
     o_ptr: (batch, seqlen_q, nheads, HEAD_DIM_V), unit last stride; other strides count elements.
     lse_ptr: float32 (batch, nheads, seqlen_q) contiguous, or None. Descales: float32 (batch,
-    nheads_k) with strides, or None. counter_ptr: int32, zero.
+    nheads_k) with strides, or None. v_mean_ptr: float32 (batch, nheads_k, HEAD_DIM_V) contiguous
+    at a multiple of 16 bytes, added to rows that see a key, or None. counter_ptr: int32, zero.
     OVERLAP: the softmax of a block lies beside P V of the one before, see `ptx.rescaled`.
     LOOP: "" for the loop of `consumer` over blocks that need no mask, or what
     `zyfa_triton.splice.use` returned: a recipe that takes its place.
@@ -84,7 +85,11 @@ def hopper_attention_forward(
     )  # fmt: skip
     fence_async_shared()
     order = (m_blocks, heads, heads_at_once, heads_a_batch, group_size, seqlen_q, seqlen_k)
-    outputs = (o_ptr, lse_ptr, stride_ob, stride_os, stride_oh)
+    if v_mean_ptr is None:
+        outputs = (o_ptr, lse_ptr, stride_ob, stride_os, stride_oh, v_mean_ptr)
+    else:
+        parked = parked_mean(v_mean_ptr, group_size)
+        outputs = (o_ptr, lse_ptr, stride_ob, stride_os, stride_oh, parked)
     scales = (
         softmax_scale_log2, q_descale_ptr, k_descale_ptr, v_descale_ptr, stride_qdb, stride_qdh,
         stride_kdb, stride_kdh, stride_vdb, stride_vdh,

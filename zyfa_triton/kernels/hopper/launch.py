@@ -15,7 +15,7 @@ import torch
 
 from zyfa_triton.kernels.family import Config, Launch
 from zyfa_triton.kernels.launch import LAUNCH_OPTIONS, launch_arguments
-from zyfa_triton.kernels.quantize_launch import CHUNK, partial_sums
+from zyfa_triton.kernels.quantize_launch import CHUNK, ROWS, partial_sums
 from zyfa_triton.problem import FP8, Problem
 
 ALIGNMENT = 16  # bytes: what the copy engine asks of addresses and strides
@@ -121,10 +121,11 @@ class GluonFamily:
         softmax_scale: float,
         per_tensor: bool,
         subtract_k_mean: bool,
+        subtract_v_mean: bool,
         config: Mapping[str, Any],
     ) -> torch.Tensor | None:
         """See QuantisingFamily."""
-        quantised = quantise(launch, problem, q, k, v, per_tensor, subtract_k_mean)
+        quantised = quantise(launch, problem, q, k, v, per_tensor, subtract_k_mean, subtract_v_mean)
         q_descale, k_descale, v_descale = quantised.descales
         arguments = launch_arguments(
             problem,
@@ -137,9 +138,10 @@ class GluonFamily:
             q_descale=q_descale,
             k_descale=k_descale,
             v_descale=v_descale,
+            v_mean=quantised.v_mean,
         )
         launch_forward(launch, problem, arguments, quantised.v, quantised.counter, config)
-        return quantised.mean
+        return quantised.k_mean
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,8 @@ class Quantised:
     """What the Hopper kernel takes of 16-bit inputs.
 
     q, k: e4m3, contiguous. v: e4m3 V^T, see `empty_transposed`. descales: of q, k and v, float32
-    (batch, nheads_k). counter: int32, zero. mean: of K, float32 (batch, nheads_k, headdim), or
-    None.
+    (batch, nheads_k). counter: int32, zero. k_mean, v_mean: float32 (batch, nheads_k, headdim or
+    headdim_v), or None.
     """
 
     q: torch.Tensor
@@ -156,7 +158,8 @@ class Quantised:
     v: torch.Tensor
     descales: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     counter: torch.Tensor
-    mean: torch.Tensor | None
+    k_mean: torch.Tensor | None
+    v_mean: torch.Tensor | None
 
 
 def quantise(
@@ -167,8 +170,9 @@ def quantise(
     v: torch.Tensor,
     per_tensor: bool,
     subtract_k_mean: bool,
+    subtract_v_mean: bool,
 ) -> Quantised:
-    """Codes, V^T and descales of 16-bit inputs, two launches (three with the mean of K)."""
+    """Codes, V^T and descales of 16-bit inputs, two launches (three with a mean)."""
     from zyfa_triton.kernels.hopper import prepare
 
     batch, nheads_k, device = problem.batch, problem.nheads_k, q.device
@@ -182,11 +186,14 @@ def quantise(
     q_codes = torch.empty(q.shape, dtype=FP8, device=device)
     k_codes = torch.empty(k.shape, dtype=FP8, device=device)
     transposed = empty_transposed(problem, device)
-    mean = sums = None
-    chunks = -(-problem.seqlen_k // CHUNK)
-    if subtract_k_mean:
-        mean = torch.empty((batch, nheads_k, problem.headdim), dtype=torch.float32, device=device)
-        sums = partial_sums(launch, k)
+    k_mean, v_mean = (
+        torch.empty((batch, nheads_k, width), dtype=torch.float32, device=device) if has else None
+        for has, width in (
+            (subtract_k_mean, problem.headdim),
+            (subtract_v_mean, problem.headdim_v),
+        )
+    )
+    k_sums, v_sums = _sums(launch, k if subtract_k_mean else None, v if subtract_v_mean else None)
     inputs = {"q": q, "k": k, "v": v}
     shared: dict[str, Any] = {f"{name}_ptr": tensor for name, tensor in inputs.items()}
     shared |= {
@@ -194,7 +201,8 @@ def quantise(
     }
     shared |= {f"{n}_amax_ptr": zeros[i * room : i * room + scales] for i, n in enumerate("qkv")}
     shared |= {
-        "mean_ptr": mean,
+        "k_mean_ptr": k_mean,
+        "v_mean_ptr": v_mean,
         "nheads": problem.nheads,
         "nheads_k": nheads_k,
         "q_heads_a_scale": batch * problem.nheads // scales,
@@ -203,7 +211,8 @@ def quantise(
         "seqlen_k": problem.seqlen_k,
         "HEAD_DIM": problem.headdim,
         "HEAD_DIM_V": problem.headdim_v,
-        "HAS_MEAN": subtract_k_mean,
+        "HAS_K_MEAN": subtract_k_mean,
+        "HAS_V_MEAN": subtract_v_mean,
         "ROWS": _QUANTISED_ROWS,
         "WIDTH": 1 << (problem.headdim - 1).bit_length(),
         "num_warps": 4,
@@ -218,7 +227,8 @@ def quantise(
         return counts, (q_programs + k_programs + v_programs,)
 
     counts, grid = programs(_LARGEST_CHUNK, problem.seqlen_k)
-    more: dict[str, Any] = {"sums_ptr": sums, "chunks": chunks, "CHUNK": _LARGEST_CHUNK}
+    more: dict[str, Any] = {"k_sums_ptr": k_sums, "v_sums_ptr": v_sums}
+    more |= {"chunks": -(-problem.seqlen_k // CHUNK), "CHUNK": _LARGEST_CHUNK}
     launch(prepare.largest_magnitudes, grid, {**shared, **counts, **more})
     tiles = transposed.shape[2]
     counts, grid = programs(_QUANTISED_ROWS, tiles * _TILE_KEYS)
@@ -227,9 +237,53 @@ def quantise(
     more |= {"t_ptr": transposed.view(torch.uint8), "tiles": tiles}
     launch(prepare.quantise_inputs, grid, {**shared, **counts, **more})
     expanded = descales.expand(3, batch, nheads_k)
-    return Quantised(
-        q_codes, k_codes, transposed, (expanded[0], expanded[1], expanded[2]), zeros[-1:], mean
+    scales_of_all = (expanded[0], expanded[1], expanded[2])
+    return Quantised(q_codes, k_codes, transposed, scales_of_all, zeros[-1:], k_mean, v_mean)
+
+
+def _sums(
+    launch: Launch, k: torch.Tensor | None, v: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Sums of each chunk of rows of k and v, see `quantize_launch.partial_sums`, in one launch.
+    None stays None."""
+    if k is None or v is None:
+        k_sums, v_sums = (None if x is None else partial_sums(launch, x) for x in (k, v))
+        return k_sums, v_sums
+    from zyfa_triton.kernels.hopper import prepare
+
+    batch, seqlen, nheads, headdim = k.shape
+    chunks = -(-seqlen // CHUNK)
+    inputs = {"k": k, "v": v}
+    k_sums, v_sums = (
+        x.new_empty((batch, nheads, chunks, x.shape[3]), dtype=torch.float32) for x in (k, v)
     )
+    programs = chunks * nheads * batch
+    strides = {
+        f"stride_{n}{a}": t.stride(i) for n, t in inputs.items() for i, a in enumerate("bsh")
+    }
+    launch(
+        prepare.partial_sums_of_both,
+        (2 * programs,),
+        {
+            "k_ptr": k,
+            "v_ptr": v,
+            "k_sums_ptr": k_sums,
+            "v_sums_ptr": v_sums,
+            **strides,
+            "nheads_k": nheads,
+            "seqlen_k": seqlen,
+            "chunks": chunks,
+            "k_programs": programs,
+            "HEAD_DIM": headdim,
+            "HEAD_DIM_V": v.shape[3],
+            "CHUNK": CHUNK,
+            "ROWS": ROWS,
+            "WIDTH": 1 << (headdim - 1).bit_length(),
+            "num_warps": 4,
+            **LAUNCH_OPTIONS,
+        },
+    )
+    return k_sums, v_sums
 
 
 def transposed_values(
@@ -317,6 +371,7 @@ def launch_forward(
         {
             **{name: arguments[name] for name in same},
             **descriptors,
+            "v_mean_ptr": _in_rows(arguments["v_mean_ptr"]),
             "counter_ptr": counter,
             "m_blocks": m_blocks,
             "heads": heads,
@@ -337,6 +392,13 @@ def launch_forward(
             **LAUNCH_OPTIONS,
         },
     )
+
+
+def _in_rows(mean: torch.Tensor | None) -> torch.Tensor | None:
+    """V's mean as the kernel reads it: contiguous, at a multiple of 16 bytes."""
+    if mean is None or (mean.is_contiguous() and mean.data_ptr() % ALIGNMENT == 0):
+        return mean
+    return mean.clone(memory_format=torch.contiguous_format)
 
 
 def packed_heads(problem: Problem) -> int:

@@ -6,8 +6,9 @@ while its accumulators hold columns 2t, 2t + 1 of each 8 there. So in each 16 ke
 holds key 8g + 2t + e: then P's registers are the operand as they are. The order of keys changes no
 sum but its rounding.
 
-Codes and descales are bit for bit those of `zyfa_triton.quantize`; all tensors are read by one
-launch for their largest magnitudes and by one for their codes.
+Codes, descales and means are bit for bit those of `zyfa_triton.quantize`; all tensors are read by
+one launch for their largest magnitudes and by one for their codes, and K and V by one before for
+their means.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zyfa_triton.kernels.quantize import amax_of_rows, codes_of, load_rows, scale_of_amax
+from zyfa_triton.kernels.quantize import (
+    amax_of_rows,
+    codes_of,
+    load_rows,
+    scale_of_amax,
+    sum_of_chunk,
+)
 
 TILE = tl.constexpr(128)  # keys of a tile of V^T, which lies in one piece
 
@@ -124,8 +131,9 @@ def _codes_of_rows(
 
 @triton.jit
 def _codes_of_values(
-    v_ptr, amax_ptr, t_ptr, descale_ptr, pid, stride_b, stride_s, stride_h, nheads, heads_a_scale,
-    seqlen, tiles, ROWS: tl.constexpr, HEAD_DIM_V: tl.constexpr,
+    v_ptr, mean_ptr, amax_ptr, t_ptr, descale_ptr, pid, stride_b, stride_s, stride_h, nheads,
+    heads_a_scale, seqlen, tiles,
+    HAS_MEAN: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM_V: tl.constexpr,
 ):  # fmt: skip
     """Codes of ROWS rows of V, transposed and with the keys permuted, and descales."""
     blocks = tiles * (TILE // ROWS)
@@ -138,12 +146,15 @@ def _codes_of_values(
     places = first + tl.arange(0, ROWS)
     keys = key_of_place(places)
     columns = tl.arange(0, HEAD_DIM_V)
+    mean = tl.zeros([HEAD_DIM_V], tl.float32)
+    if HAS_MEAN:
+        mean = tl.load(mean_ptr + row * HEAD_DIM_V + columns)
     v_ptr += batch * stride_b + head * stride_h
     pointers = v_ptr + keys.to(tl.int64)[:, None] * stride_s + columns[None, :]
     inside = keys[:, None] < seqlen
     rows = tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
-    codes = codes_of(rows, tl.zeros([HEAD_DIM_V], tl.float32), inverse, is_finite)
-    codes = tl.where(inside, codes, 0).to(tl.uint8)  # also where all codes are NaN
+    codes = codes_of(rows, mean, inverse, is_finite)
+    codes = tl.where(inside, codes, 0).to(tl.uint8)  # not NaN, nor the mean's
     t_ptr += row * tiles * (HEAD_DIM_V * TILE)
     _store_transposed(t_ptr, codes, first, ROWS, HEAD_DIM_V)
 
@@ -155,49 +166,73 @@ _LENGTHS = [
 
 
 @triton.jit(do_not_specialize=_LENGTHS)
+def partial_sums_of_both(
+    k_ptr, v_ptr, k_sums_ptr, v_sums_ptr, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs,
+    stride_vh, nheads_k, seqlen_k, chunks, k_programs,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
+    """`partial_sums` of k and of v.
+
+    Grid: 2 * k_programs, k_programs = chunks * heads * batch, for k, then v.
+    """
+    pid = tl.program_id(0)
+    if pid < k_programs:
+        sum_of_chunk(
+            k_ptr, k_sums_ptr, pid, stride_kb, stride_ks, stride_kh, nheads_k, seqlen_k, HEAD_DIM,
+            chunks, CHUNK, ROWS, WIDTH,
+        )  # fmt: skip
+    else:
+        sum_of_chunk(
+            v_ptr, v_sums_ptr, pid - k_programs, stride_vb, stride_vs, stride_vh, nheads_k,
+            seqlen_k, HEAD_DIM_V, chunks, CHUNK, ROWS, HEAD_DIM_V,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_LENGTHS)
 def largest_magnitudes(
-    q_ptr, k_ptr, v_ptr, sums_ptr, mean_ptr, q_amax_ptr, k_amax_ptr, v_amax_ptr,
-    stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs,
-    stride_vh, nheads, nheads_k, q_heads_a_scale, k_heads_a_scale, seqlen_q, seqlen_k, chunks,
-    q_programs, k_programs,
-    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, HAS_MEAN: tl.constexpr, CHUNK: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, k_sums_ptr, v_sums_ptr, k_mean_ptr, v_mean_ptr, q_amax_ptr, k_amax_ptr,
+    v_amax_ptr, stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb,
+    stride_vs, stride_vh, nheads, nheads_k, q_heads_a_scale, k_heads_a_scale, seqlen_q, seqlen_k,
+    chunks, q_programs, k_programs,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, HAS_K_MEAN: tl.constexpr,
+    HAS_V_MEAN: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Largest magnitudes by scale, bits of float32 in int32 that were zero.
 
     Grid: cdiv(seqlen, CHUNK) * heads * batch for q, then k, then v; q_programs and k_programs are
-    the first two counts. With HAS_MEAN the mean of K (sums_ptr: its sums by `chunks`, see
-    `partial_sums`) is taken off first and stored.
+    the first two counts. With HAS_K_MEAN the mean of K (k_sums_ptr: its sums by `chunks`, see
+    `partial_sums`) is taken off first and stored, with HAS_V_MEAN that of V.
     """
     pid = tl.program_id(0)
     if pid < q_programs:
         _largest(
-            q_ptr, sums_ptr, mean_ptr, q_amax_ptr, pid, stride_qb, stride_qs, stride_qh, nheads,
+            q_ptr, k_sums_ptr, k_mean_ptr, q_amax_ptr, pid, stride_qb, stride_qs, stride_qh, nheads,
             q_heads_a_scale, seqlen_q, HEAD_DIM, chunks, False, CHUNK, ROWS, WIDTH,
         )  # fmt: skip
     elif pid < q_programs + k_programs:
         _largest(
-            k_ptr, sums_ptr, mean_ptr, k_amax_ptr, pid - q_programs, stride_kb, stride_ks,
-            stride_kh, nheads_k, k_heads_a_scale, seqlen_k, HEAD_DIM, chunks, HAS_MEAN, CHUNK,
+            k_ptr, k_sums_ptr, k_mean_ptr, k_amax_ptr, pid - q_programs, stride_kb, stride_ks,
+            stride_kh, nheads_k, k_heads_a_scale, seqlen_k, HEAD_DIM, chunks, HAS_K_MEAN, CHUNK,
             ROWS, WIDTH,
         )  # fmt: skip
     else:
         _largest(
-            v_ptr, sums_ptr, mean_ptr, v_amax_ptr, pid - q_programs - k_programs, stride_vb,
-            stride_vs, stride_vh, nheads_k, k_heads_a_scale, seqlen_k, HEAD_DIM_V, chunks, False,
-            CHUNK, ROWS, HEAD_DIM_V,
+            v_ptr, v_sums_ptr, v_mean_ptr, v_amax_ptr, pid - q_programs - k_programs, stride_vb,
+            stride_vs, stride_vh, nheads_k, k_heads_a_scale, seqlen_k, HEAD_DIM_V, chunks,
+            HAS_V_MEAN, CHUNK, ROWS, HEAD_DIM_V,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_LENGTHS)
 def quantise_inputs(
-    q_ptr, k_ptr, v_ptr, mean_ptr, q_amax_ptr, k_amax_ptr, v_amax_ptr, q_codes_ptr, k_codes_ptr,
-    t_ptr, q_descale_ptr, k_descale_ptr, v_descale_ptr,
+    q_ptr, k_ptr, v_ptr, k_mean_ptr, v_mean_ptr, q_amax_ptr, k_amax_ptr, v_amax_ptr, q_codes_ptr,
+    k_codes_ptr, t_ptr, q_descale_ptr, k_descale_ptr, v_descale_ptr,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs,
     stride_vh, nheads, nheads_k, q_heads_a_scale, k_heads_a_scale, seqlen_q, seqlen_k, tiles,
     q_programs, k_programs,
-    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, HAS_MEAN: tl.constexpr, ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, HAS_K_MEAN: tl.constexpr,
+    HAS_V_MEAN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Codes of q and k as bytes (batch, seqlen, heads, HEAD_DIM), V^T, and the descales.
 
@@ -207,17 +242,18 @@ def quantise_inputs(
     pid = tl.program_id(0)
     if pid < q_programs:
         _codes_of_rows(
-            q_ptr, mean_ptr, q_amax_ptr, q_codes_ptr, q_descale_ptr, pid, stride_qb, stride_qs,
+            q_ptr, k_mean_ptr, q_amax_ptr, q_codes_ptr, q_descale_ptr, pid, stride_qb, stride_qs,
             stride_qh, nheads, q_heads_a_scale, seqlen_q, HEAD_DIM, False, ROWS, WIDTH,
         )  # fmt: skip
     elif pid < q_programs + k_programs:
         _codes_of_rows(
-            k_ptr, mean_ptr, k_amax_ptr, k_codes_ptr, k_descale_ptr, pid - q_programs, stride_kb,
-            stride_ks, stride_kh, nheads_k, k_heads_a_scale, seqlen_k, HEAD_DIM, HAS_MEAN, ROWS,
+            k_ptr, k_mean_ptr, k_amax_ptr, k_codes_ptr, k_descale_ptr, pid - q_programs, stride_kb,
+            stride_ks, stride_kh, nheads_k, k_heads_a_scale, seqlen_k, HEAD_DIM, HAS_K_MEAN, ROWS,
             WIDTH,
         )  # fmt: skip
     else:
         _codes_of_values(
-            v_ptr, v_amax_ptr, t_ptr, v_descale_ptr, pid - q_programs - k_programs, stride_vb,
-            stride_vs, stride_vh, nheads_k, k_heads_a_scale, seqlen_k, tiles, ROWS, HEAD_DIM_V,
+            v_ptr, v_mean_ptr, v_amax_ptr, t_ptr, v_descale_ptr, pid - q_programs - k_programs,
+            stride_vb, stride_vs, stride_vh, nheads_k, k_heads_a_scale, seqlen_k, tiles, HAS_V_MEAN,
+            ROWS, HEAD_DIM_V,
         )  # fmt: skip
