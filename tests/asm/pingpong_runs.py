@@ -41,9 +41,8 @@ def run(
     out = torch.full((*q.shape[:3], 128), float("nan"), dtype=torch.bfloat16)
     lse = torch.full((q.shape[0], q.shape[2], q.shape[1]), float("nan"))
     scale = problem.headdim**-0.5
-    arguments = launch_arguments(
-        problem, q, k, v, out, lse, softmax_scale=scale, rope=rope, **inputs.descales
-    )
+    more = {"v_mean": inputs.v_mean, "rope": rope, **inputs.descales}
+    arguments = launch_arguments(problem, q, k, v, out, lse, softmax_scale=scale, **more)
     result = emulated.emulate(problem, arguments, kernel=kernel, **options)
     assert result.findings == []
     assert result.kernel == kernel
@@ -61,6 +60,7 @@ def assert_codes(inputs: Inputs, *, causal: bool = True, p_mode: str = "lean") -
         causal=causal,
         options=numerics.ContractOptions(p_mode, True),
         return_codes=True,
+        v_mean=inputs.v_mean,
         **inputs.descales,
     )
     assert result.codes is not None and model.codes is not None

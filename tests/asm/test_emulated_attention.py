@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,8 +42,9 @@ def emulate(
     )
     out = torch.full((*q.shape[:3], v.shape[3]), float("nan"), dtype=problem.out_dtype)
     lse = torch.full((q.shape[0], q.shape[2], q.shape[1]), float("nan"))
+    more = {"v_mean": inputs.v_mean, **inputs.descales}
     arguments = launch_arguments(
-        problem, q, k, v, out, lse, softmax_scale=q.shape[3] ** -0.5, **inputs.descales
+        problem, q, k, v, out, lse, softmax_scale=q.shape[3] ** -0.5, **more
     )
     run = emulated.emulate(problem, arguments, **options)
     return out, lse, run
@@ -64,6 +66,7 @@ def assert_matches_contract(
         causal=causal,
         options=numerics.ContractOptions(p_mode, block_scale),
         return_codes=True,
+        v_mean=inputs.v_mean,
         **inputs.descales,
     )
     assert run.codes is not None and model.codes is not None
@@ -111,6 +114,35 @@ def test_fp8_shapes(shape: str, p_mode: str) -> None:
 def test_fp8_strides(layout: str) -> None:
     inputs = make_inputs(130, 130, nheads=2, nheads_k=1, dtype=FP8, layout=layout)
     assert_matches_contract(inputs, causal=True, p_mode="lean", block_scale=True)
+
+
+MEANS = {
+    "128": {"seqlen_q": 257, "seqlen_k": 257, "nheads": 1, "nheads_k": 1},
+    "192": {"seqlen_q": 130, "seqlen_k": 200, "nheads": 1, "nheads_k": 1, "headdim": 192},
+    "rows-without-keys": {"seqlen_q": 300, "seqlen_k": 100, "nheads": 1, "nheads_k": 1},
+    "gqa2-batch2": {"seqlen_q": 70, "seqlen_k": 131, "nheads": 4, "nheads_k": 2, "batch": 2},
+    "packed": {"seqlen_q": 130, "seqlen_k": 130, "nheads": 2, "nheads_k": 1, "layout": "packed"},
+}
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+@pytest.mark.parametrize("shape", MEANS)
+def test_fp8_with_the_mean_of_v(shape: str, causal: bool) -> None:
+    inputs = make_inputs(**MEANS[shape], dtype=FP8, v_mean=True)
+    assert_matches_contract(inputs, causal=causal, p_mode="lean", block_scale=True)
+    if shape == "rows-without-keys" and causal:
+        out, _, _ = emulate(inputs)
+        assert not out[:, :200].any()
+
+
+def test_a_mean_of_v_with_other_strides() -> None:
+    inputs = make_inputs(70, 70, nheads=4, nheads_k=2, batch=2, dtype=FP8, v_mean=True)
+    assert inputs.v_mean is not None
+    wide = torch.full((3, 3, 131), float("nan"))
+    wide[1:, :2, 3:] = inputs.v_mean
+    there, _, run = emulate(replace(inputs, v_mean=wide[1:, :2, 3:]))
+    assert run.findings == []
+    assert torch.equal(there, emulate(inputs)[0])
 
 
 def test_fp8_real_activations() -> None:

@@ -62,6 +62,8 @@ SHAPES = {
     "gqa6-batch2": {"seqlen_q": 131, "seqlen_k": 131, "nheads": 6, "nheads_k": 1, "batch": 2},
     "transposed": {"seqlen_q": 200, "seqlen_k": 200, "nheads": 2, "layout": "transposed"},
     "packed": {"seqlen_q": 200, "seqlen_k": 200, "nheads": 2, "layout": "packed"},
+    "v_mean": {"seqlen_q": 257, "seqlen_k": 300, "nheads": 4, "batch": 2, "v_mean": True},
+    "v_mean-q-longer": {"seqlen_q": 300, "seqlen_k": 100, "nheads": 2, "v_mean": True},
 }
 
 

@@ -3,6 +3,7 @@ q and k in one tensor each and in two parts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -45,7 +46,7 @@ def apart(inputs: Inputs, *, shared: bool = False) -> tuple[Inputs, Rope]:
     wide = torch.zeros((*q_rope.shape[:3], 112), dtype=torch.uint8).view(FP8)
     wide[..., 16:80] = q_rope
     k_rope = k_rope[:, :, :1] if shared else k_rope.transpose(1, 2).contiguous().transpose(1, 2)
-    parts = Inputs(q_nope.contiguous(), k_nope.contiguous(), inputs.v, *inputs.descales.values())
+    parts = replace(inputs, q=q_nope.contiguous(), k=k_nope.contiguous())
     return parts, (wide[..., 16:80], k_rope)
 
 
@@ -87,6 +88,7 @@ SHAPES = {
     "gqa3-batch2": {"seqlen_q": 70, "seqlen_k": 131, "nheads": 3, "nheads_k": 1, "batch": 2},
     "transposed": {"seqlen_q": 130, "seqlen_k": 200, "nheads": 2, "layout": "transposed"},
     "packed": {"seqlen_q": 200, "seqlen_k": 200, "nheads": 1, "nheads_k": 1, "layout": "packed"},
+    "v_mean": {"seqlen_q": 130, "seqlen_k": 200, "nheads": 2, "nheads_k": 1, "v_mean": True},
 }
 
 

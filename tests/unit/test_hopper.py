@@ -265,24 +265,19 @@ def test_launches_name_every_argument(
         assert (has_mean.pop() is not None) == v_mean
 
 
-def test_vs_mean_is_read_in_rows_of_aligned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel takes 8 bytes at once of rows that follow each other; others are copied."""
-    monkeypatch.setattr(launch, "_multiprocessors", lambda device: 132)
-    given: list[torch.Tensor] = []
-
-    def record(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
-        if kernel.__name__ == "hopper_attention_forward":
-            given.append(arguments["v_mean_ptr"])
-
+def test_vs_mean_is_given_in_rows_of_aligned_memory() -> None:
+    """Kernels take several channels at once of rows that follow each other; others are copied."""
+    x = make_inputs(64, 64, dtype=FP8)
     problem, arguments = problem_and_arguments(dtype=FP8)
-    wide = torch.randn(1, 5, 132)
-    rows = torch.randn(1, 2, 128)
+    assert arguments["v_mean_ptr"] is None
+    out, wide, rows = arguments["o_ptr"], torch.randn(1, 5, 132), torch.randn(1, 2, 128)
     for mean in (rows, wide[:, 1:5:2, 1:129], wide[:, :1, :128].expand(1, 2, 128)):
-        arguments |= {"v_mean_ptr": mean}
-        GLUON.launch(record, problem, arguments, GLUON.configurations(problem)[0])
-        assert torch.equal(given[-1], mean)
-        assert given[-1].is_contiguous() and given[-1].data_ptr() % 16 == 0
-    assert given[0] is rows
+        given = launch_arguments(
+            problem, x.q, x.k, x.v, out, None, softmax_scale=0.1, v_mean=mean, **x.descales
+        )["v_mean_ptr"]
+        assert torch.equal(given, mean)
+        assert given.is_contiguous() and given.data_ptr() % 16 == 0
+        assert (given is mean) == (mean is rows)
 
 
 def test_warmup_that_tunes_also_compiles_what_later_calls_run(

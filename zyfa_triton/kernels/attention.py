@@ -190,7 +190,7 @@ def attention_forward(
     nheads, group_size, seqlen_q, seqlen_k,
     q_rope_ptr, k_rope_ptr,
     stride_qrb, stride_qrs, stride_qrh, stride_krb, stride_krs, stride_krh,
-    v_mean_ptr, stride_vmb, stride_vmh,
+    v_mean_ptr,
     IS_CAUSAL: tl.constexpr, IS_FP8: tl.constexpr, P_MODE: tl.constexpr, BLOCK_SCALE: tl.constexpr,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, INDEX_64: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr = "",
@@ -205,8 +205,8 @@ def attention_forward(
     q_rope_ptr, k_rope_ptr and their strides: columns of q and k from HEAD_DIM_FIRST on, where they
     are tensors of their own; None where they lie in q's and k's rows, or there are none.
     lse_ptr: float32 (batch, nheads, seqlen_q) contiguous, or None. Descales: float32 (batch,
-    nheads_k) with strides, or None. v_mean_ptr: float32 (batch, nheads_k, HEAD_DIM_V), added to
-    rows that see a key, or None.
+    nheads_k) with strides, or None. v_mean_ptr: float32 (batch, nheads_k, HEAD_DIM_V)
+    contiguous, added to rows that see a key, or None.
     softmax_scale_log2: softmax_scale * log2(e), float32. INDEX_64: offsets within one tile may pass
     2^31.
     LOOP: "" for the loops below, or what `zyfa_triton.splice.use` returned: one recipe that takes
@@ -236,6 +236,8 @@ def attention_forward(
     q_ptr += batch * stride_qb + head.to(tl.int64) * stride_qh + row_0.to(tl.int64) * stride_qs
     k_ptr += batch * stride_kb + head_k * stride_kh
     v_ptr += batch * stride_vb + head_k * stride_vh
+    if v_mean_ptr is not None:
+        v_mean_ptr += (batch * (nheads // group_size) + head_k) * HEAD_DIM_V
     rows = tl.arange(0, BLOCK_M)
     offs_m = row_0 + rows
     q_first = _load_queries(q_ptr, rows, stride_qs, seqlen_q - row_0, 0, HEAD_DIM_FIRST, INDEX_64)
@@ -284,10 +286,32 @@ def attention_forward(
             P_MODE, BLOCK_SCALE, HEAD_DIM, HEAD_DIM_V, ROPE_FIRST, BLOCK_M, BLOCK_N,
             INDEX_64)  # fmt: skip
 
+    o_ptr += batch * stride_ob + head.to(tl.int64) * stride_oh + row_0.to(tl.int64) * stride_os
+    if lse_ptr is not None:
+        lse_ptr += (batch * nheads + head) * seqlen_q
+    v_scale_at = (v_descale_ptr, batch, head_k, stride_vdb, stride_vdh)
+    if v_mean_ptr is None:
+        _store(o_ptr, lse_ptr, v_mean_ptr, v_scale_at, acc_o, m_i, l_i, scale_log2, rows, row_0,
+            seqlen_q, stride_os, IS_FP8, P_MODE, BLOCK_M, HEAD_DIM_V, INDEX_64)  # fmt: skip
+    elif row_0 < seqlen_q:  # always: in a block of its own nothing is computed before the loop and
+        # kept, for which a generated loop leaves no registers
+        _store(o_ptr, lse_ptr, v_mean_ptr, v_scale_at, acc_o, m_i, l_i, scale_log2, rows, row_0,
+            seqlen_q, stride_os, IS_FP8, P_MODE, BLOCK_M, HEAD_DIM_V, INDEX_64)  # fmt: skip
+
+
+@triton.jit
+def _store(
+    o_ptr, lse_ptr, v_mean_ptr, v_scale_at, acc_o, m_i, l_i, scale_log2, rows, row_0, seqlen_q,
+    stride_os, IS_FP8: tl.constexpr, P_MODE: tl.constexpr, BLOCK_M: tl.constexpr,
+    HEAD_DIM_V: tl.constexpr, INDEX_64: tl.constexpr,
+):  # fmt: skip
+    """Output rows and lse of the tile whose first row is row_0 of the head; o_ptr points to it,
+    lse_ptr to the head's first, v_mean_ptr to the key head's row. rows: 0 to BLOCK_M - 1."""
+    v_descale_ptr, batch, head_k, stride_vdb, stride_vdh = v_scale_at
+    offs_m = row_0 + rows
     has_keys = l_i != 0  # NaN, from NaN inputs, counts as keys and is passed on
     inverse = tl.where(has_keys, 1.0 / tl.where(has_keys, l_i, 1.0), 0.0)
     inverse = _times_descale(inverse, v_descale_ptr, batch, head_k, stride_vdb, stride_vdh)
-    o_ptr += batch * stride_ob + head.to(tl.int64) * stride_oh + row_0.to(tl.int64) * stride_os
     o_ptrs = o_ptr + (
         _offset(rows, stride_os, INDEX_64)[:, None] + tl.arange(0, HEAD_DIM_V)[None, :]
     )
@@ -295,14 +319,12 @@ def attention_forward(
     if v_mean_ptr is None:
         out = acc_o * inverse[:, None]
     else:
-        v_mean_ptr += batch * stride_vmb + head_k * stride_vmh
         mean = tl.load(v_mean_ptr + tl.arange(0, HEAD_DIM_V))
         mean = tl.where(has_keys[:, None], mean[None, :], 0.0)
         out = tl.fma(acc_o, tl.broadcast_to(inverse[:, None], [BLOCK_M, HEAD_DIM_V]), mean)
     tl.store(o_ptrs, out.to(o_ptr.dtype.element_ty), mask=inside[:, None])
     if lse_ptr is not None:
         lse = _log_sum_exp(m_i, l_i, scale_log2, IS_FP8, P_MODE)
-        lse_ptr += (batch * nheads + head) * seqlen_q
         tl.store(lse_ptr + offs_m, lse, mask=inside)
 
 

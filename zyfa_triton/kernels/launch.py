@@ -16,6 +16,7 @@ from zyfa_triton.problem import Problem, Rope
 
 TRITON = "triton"
 BLOCK_SCALE_KEYS = 64  # keys that one power of two of P covers: BLOCK_N with block scaling
+_ALIGNMENT = 16  # bytes: several channels of V's mean are loaded at once
 MAX_TILE = 256  # largest BLOCK_M or BLOCK_N of any configuration
 LAUNCH_OPTIONS = {
     "enable_fp_fusion": False
@@ -65,8 +66,14 @@ def launch_arguments(
     for name, part in zip(("qr", "kr"), parts, strict=True):
         steps = (None, None, None) if part is None else _steps(part)
         arguments |= dict(zip((f"stride_{name}{axis}" for axis in "bsh"), steps, strict=True))
-    strides = (None, None) if v_mean is None else v_mean.stride()[:2]
-    return arguments | {"v_mean_ptr": v_mean, "stride_vmb": strides[0], "stride_vmh": strides[1]}
+    return arguments | {"v_mean_ptr": None if v_mean is None else _in_rows(v_mean)}
+
+
+def _in_rows(mean: torch.Tensor) -> torch.Tensor:
+    """V's mean as kernels read it: contiguous, at a multiple of 16 bytes."""
+    if mean.is_contiguous() and mean.data_ptr() % _ALIGNMENT == 0:
+        return mean
+    return mean.clone(memory_format=torch.contiguous_format)
 
 
 def _steps(part: torch.Tensor) -> tuple[int, int, int]:

@@ -361,6 +361,7 @@ def launch_forward(
         "seqlen_q",
         "seqlen_k",
         "group_size",
+        "v_mean_ptr",
     )
     same += tuple(f"{name}_descale_ptr" for name in "qkv")
     same += tuple(f"stride_{name}d{axis}" for name in "qkv" for axis in "bh")
@@ -371,7 +372,6 @@ def launch_forward(
         {
             **{name: arguments[name] for name in same},
             **descriptors,
-            "v_mean_ptr": _in_rows(arguments["v_mean_ptr"]),
             "counter_ptr": counter,
             "m_blocks": m_blocks,
             "heads": heads,
@@ -392,13 +392,6 @@ def launch_forward(
             **LAUNCH_OPTIONS,
         },
     )
-
-
-def _in_rows(mean: torch.Tensor | None) -> torch.Tensor | None:
-    """V's mean as the kernel reads it: contiguous, at a multiple of 16 bytes."""
-    if mean is None or (mean.is_contiguous() and mean.data_ptr() % ALIGNMENT == 0):
-        return mean
-    return mean.clone(memory_format=torch.contiguous_format)
 
 
 def packed_heads(problem: Problem) -> int:
