@@ -15,18 +15,21 @@ from zyfa_triton.kernels.hopper.values import BEHIND
 STAGES = {128: 6, 192: 4}
 SCORES = 64  # of a lane in a block
 STEPS = 4  # products of 32 keys
+MEAN_LOADS = 16  # of a lane's 32 columns
+STORES = 8  # of 8 outputs
 
 
+@pytest.mark.parametrize("v_mean", [False, True], ids=["plain", "v_mean"])
 @pytest.mark.parametrize("headdim", [128, 192])
 @pytest.mark.parametrize("p_mode", ["lean", "exact"])
 def test_a_block_runs_without_spills_and_with_few_instructions(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, p_mode: str, headdim: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, p_mode: str, headdim: int, v_mean: bool
 ) -> None:
     monkeypatch.setenv("ZYFA_STRICT", "1")  # ptxas's report: nothing serialised
     stages, overlap = STAGES[headdim], registers_suffice()
     loop = loop_of(headdim, p_mode, stages, overlap, True)
     it = Variant(p_mode=p_mode, headdim=headdim, stages=stages, overlap=overlap, loop=loop)
-    kernel = compiled(it)
+    kernel = compiled(it._replace(v_mean=v_mean))
     assert kernel.metadata.splice == loop
     cubin = tmp_path / "kernel.cubin"
     cubin.write_bytes(kernel.asm["cubin"])
@@ -41,6 +44,10 @@ def test_a_block_runs_without_spills_and_with_few_instructions(
         and any("PHASECHK.TRANS64 P" in text for _, text in body)  # looks, without waiting
     ]
     assert len(found) == 2  # warpgroups
+    # with V's mean, eight bytes a load, of two warpgroups; what is stored stays 16 bytes wide
+    loads = sum(sass.opcode(text).startswith("LDG.E.64") for _, text in code)
+    assert loads == (2 * MEAN_LOADS if v_mean else 0)
+    assert sum("STG.E.128" in text for _, text in code) == 2 * STORES
     for body in found:
         names = [sass.opcode(text) for _, text in body]
         assert not {"LDL", "STL"} & set(names)

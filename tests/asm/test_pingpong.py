@@ -10,9 +10,11 @@ import torch
 from tests.asm.pingpong_runs import assert_codes, assert_same, run
 from zyfa_triton import activations, flash_attn_func, offline, splice, tuning
 from zyfa_triton.backends import emulated
+from zyfa_triton.compile import compile_call
 from zyfa_triton.kernels import pingpong
 from zyfa_triton.kernels.launch import launch_arguments
 from zyfa_triton.problem import FP8, Problem
+from zyfa_triton.report import report
 from zyfa_triton.testing import Inputs, make_inputs
 
 EDGES = (1, 63, 64, 65, 127, 129, 191, 193, 255, 256, 257, 319, 321, 511, 513, 1023, 1024, 1025)
@@ -72,6 +74,35 @@ def test_shapes_and_strides(shape: str) -> None:
     inputs = make_inputs(**SHAPES[shape], dtype=FP8)
     assert_codes(inputs)
     assert_same(run(inputs, "triton"), run(inputs, "pingpong"))
+
+
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+@pytest.mark.parametrize("return_lse", [True, False], ids=["lse", "no-lse"])
+@pytest.mark.parametrize("headdim", [128, 192, "192-in-parts"])
+def test_the_mean_of_v_leaves_the_loop_its_registers(
+    headdim: int | str, return_lse: bool, out_dtype: torch.dtype
+) -> None:
+    """Nothing of what the output needs is kept, and so spilled, while the loop runs."""
+    x = make_inputs(300, 300, headdim=128 if headdim == 128 else 192, dtype=FP8, v_mean=True)
+    q, k, rope = x.q, x.k, None
+    if headdim == "192-in-parts":
+        (q, q_rope), (k, k_rope) = (part.split((128, 64), 3) for part in (x.q, x.k))
+        rope = (q_rope, k_rope[:, :, :1])
+    problem = Problem.of(
+        q, k, x.v, causal=True, p_mode="lean", block_scale=True, out_dtype=out_dtype,
+        return_lse=return_lse, rope=rope,
+    )  # fmt: skip
+    out = torch.empty(1, 300, 4, 128, dtype=out_dtype)
+    lse = torch.empty(1, 4, 300) if return_lse else None
+    arguments = launch_arguments(
+        problem, q, k, x.v, out, lse, softmax_scale=0.1, v_mean=x.v_mean, rope=rope, **x.descales
+    )
+    key = tuning.key_of(problem, "gfx950")
+    config = tuning.select("pingpong", problem, key, arguments, lambda: tuning.resolve(key))
+    compiled = compile_call("pingpong", problem, arguments, tuning.launchable(config, key))
+    assert not compiled.kept_own_loop
+    costs = report(compiled.amdgcn, dynamic_lds=compiled.shared)
+    assert costs.vgpr_spills == 0 and costs.sgpr_spills == 0 and costs.scratch_bytes == 0
 
 
 @pytest.fixture(scope="module")

@@ -70,6 +70,7 @@ def check(
         block_scale="auto" if block_scale is None else block_scale,
         return_lse=True,
         out=out,
+        v_mean=x.v_mean,
         **x.descales,
     )
     assert result is out
@@ -112,6 +113,20 @@ def test_head_groups(e4m3_device: torch.device, heads: Heads, dtype: torch.dtype
     check(x, causal=True)
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("lengths", [Lengths(1, 64), Lengths(640, 129), Lengths(257, 640)], ids=str)
+def test_the_mean_of_v(
+    e4m3_device: torch.device, lengths: Lengths, headdim: int, causal: bool
+) -> None:
+    x = make_inputs(
+        *lengths, batch=2, nheads=6, nheads_k=2, headdim=headdim, dtype=FP8, device=e4m3_device,
+        v_mean=True,
+    )  # fmt: skip
+    for p_mode in ("lean", "exact"):
+        check(x, causal=causal, p_mode=p_mode)
+
+
 @pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("block_scale", [False, True], ids=["constant", "block"])
 @pytest.mark.parametrize("p_mode", ["lean", "exact"])
@@ -147,6 +162,7 @@ def test_rows_without_keys_are_zero_with_lse_minus_infinity(e4m3_device: torch.d
         assert bool((out[:, :200] == 0).all())
         assert bool((lse[:, :, :200] == float("-inf")).all())
         assert bool(lse[:, :, 200:].isfinite().all())
+    assert not flash_attn_fp8_func(x.q, x.k, x.v + 5, causal=True)[:, :200].any()
 
 
 @pytest.mark.parametrize("subtract_k_mean", [False, True], ids=["plain", "k-mean"])
@@ -166,6 +182,19 @@ def test_fp8_function_on_inputs_with_a_key_bias(
         assert float((lse.double() - ref_lse).abs().max()) < 0.3
     else:
         assert error > 0.2, error
+
+
+def test_fp8_function_on_values_with_a_bias(e4m3_device: torch.device) -> None:
+    """V's mean takes the range of the codes, and has its share in every sum, unless removed."""
+    x = make_inputs(500, 500, device=e4m3_device)
+    v = x.v + 20 * torch.randn(128, generator=torch.Generator().manual_seed(1)).to(x.v)
+    ref, _ = attention_ref(x.q, x.k, v, causal=True)
+    errors = {}
+    for subtracts in (True, False):
+        out = flash_attn_fp8_func(x.q, x.k, v, causal=True, subtract_v_mean=subtracts)
+        assert isinstance(out, torch.Tensor)
+        errors[subtracts] = float((out.double() - ref).norm() / ref.norm())
+    assert errors[True] < 0.004 and errors[False] > 3 * errors[True], errors
 
 
 def test_two_runs_give_the_same_bits(e4m3_device: torch.device) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.hopper_calls import KINDS, attention, check
+from tests.gpu.hopper_calls import KINDS, attention, check, check_gain, check_mean
 from zyfa_triton import arch, flash_attn_fp8_func, flash_attn_func, numerics, quantize_fp8
 from zyfa_triton.backends import device as device_backend
 from zyfa_triton.kernels.hopper import launch
@@ -71,6 +71,15 @@ def test_head_groups(
 def test_output_types(device: torch.device, p_mode: str, out_dtype: torch.dtype) -> None:
     x = make_inputs(257, 300, dtype=FP8, device=device, deviation=2.0)
     check(x, "gluon", causal=True, p_mode=p_mode, out_dtype=out_dtype)
+
+
+@pytest.mark.parametrize("kernel", ["gluon", "triton"])
+def test_the_mean_of_v(device: torch.device, kernel: str) -> None:
+    check_mean(device, kernel)
+
+
+def test_taking_off_vs_mean_halves_the_error(device: torch.device) -> None:
+    check_gain(device, "gluon")
 
 
 @pytest.mark.parametrize("kind", ["e4m3", "bf16"])
@@ -203,43 +212,50 @@ def test_nan_inputs_reach_the_output_of_their_heads_only(device: torch.device) -
 
 
 @pytest.mark.parametrize("granularity", ["head", "tensor"])
-@pytest.mark.parametrize("subtract_k_mean", [False, True], ids=["plain", "k-mean"])
+@pytest.mark.parametrize(
+    ("k_mean", "v_mean"),
+    [(False, False), (True, False), (False, True), (True, True)],
+    ids=["plain", "k-mean", "v-mean", "means"],
+)
 @pytest.mark.parametrize("headdim", [128, 192])
 def test_inputs_are_quantised_as_quantize_fp8_does(
-    device: torch.device, headdim: int, subtract_k_mean: bool, granularity: str
+    device: torch.device, headdim: int, k_mean: bool, v_mean: bool, granularity: str
 ) -> None:
-    """Codes, descales, mean, and so the bits of the output, in one pass over all inputs."""
+    """Codes, descales, means, and so the bits of the output, in one pass over all inputs."""
     x = make_inputs(
         333, 1100, batch=2, nheads=6, headdim=headdim, device=device, layout="transposed"
     )
-    k = x.k + 3
+    k, v = x.k + 3, x.v - 2
     whole: Any = {"granularity": granularity}
     q_codes, q_descale = quantize_fp8(x.q, nheads_k=2, **whole)
-    k_codes, k_descale, *mean = quantize_fp8(k, subtract_mean=subtract_k_mean, **whole)
-    v_codes, v_descale = quantize_fp8(x.v, **whole)
+    k_codes, k_descale, *of_k = quantize_fp8(k, subtract_mean=k_mean, **whole)
+    v_codes, v_descale, *of_v = quantize_fp8(v, subtract_mean=v_mean, **whole)
     problem = Problem.of(
-        x.q, k, x.v, causal=True, p_mode="lean", block_scale=False, out_dtype=torch.bfloat16,
+        x.q, k, v, causal=True, p_mode="lean", block_scale=False, out_dtype=torch.bfloat16,
         return_lse=True, dtype=FP8,
     )  # fmt: skip
     ours = launch.quantise(
-        device_backend._launch, problem, x.q, k, x.v, granularity == "tensor", subtract_k_mean
+        device_backend._launch, problem, x.q, k, v, granularity == "tensor", k_mean, v_mean
     )
     for name, got, want in (("q", ours.q, q_codes), ("k", ours.k, k_codes)):
         assert torch.equal(got.view(torch.uint8), want.view(torch.uint8)), name
     for got, want in zip(ours.descales, (q_descale, k_descale, v_descale), strict=True):
         assert torch.equal(got, want)
-    if subtract_k_mean:
-        assert ours.mean is not None and torch.equal(ours.mean, mean[0])
+    for mean, wanted in ((ours.k_mean, of_k), (ours.v_mean, of_v)):
+        assert (mean is None) == (not wanted)
+        assert mean is None or torch.equal(mean, wanted[0])
     options: Any = {"causal": True, "kernel": "gluon", "return_lse": True}
-    out, lse = flash_attn_fp8_func(x.q, k, x.v, subtract_k_mean=subtract_k_mean, **whole, **options)
+    subtracts = {"subtract_k_mean": k_mean, "subtract_v_mean": v_mean}
+    out, lse = flash_attn_fp8_func(x.q, k, v, **subtracts, **whole, **options)
+    options["v_mean"] = of_v[0] if of_v else None
     same, same_lse = flash_attn_func(
         q_codes, k_codes, v_codes, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
         **options,
     )  # fmt: skip
     assert torch.equal(out, same)
-    if not subtract_k_mean:
+    if not k_mean:
         assert torch.equal(lse, same_lse)
-    ref, _ = attention_ref(x.q, k, x.v, causal=True)
+    ref, _ = attention_ref(x.q, k, v, causal=True)
     assert float((out.double() - ref).norm() / ref.norm()) < 0.08
 
 

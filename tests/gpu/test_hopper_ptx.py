@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.hopper_calls import KINDS, attention, check
+from tests.gpu.hopper_calls import KINDS, attention, check, check_gain, check_mean
 from zyfa_triton import arch, flash_attn_fp8_func, flash_attn_func, numerics
 from zyfa_triton.backends import device as device_backend
 from zyfa_triton.kernels.registry import FAMILIES
@@ -66,6 +66,14 @@ def test_head_groups(
         seqlen_q, 700, batch=3, nheads=heads[0], nheads_k=heads[1], dtype=dtype, device=device
     )
     check(x, "ptx", causal=True)
+
+
+def test_the_mean_of_v(device: torch.device) -> None:
+    check_mean(device, "ptx")
+
+
+def test_taking_off_vs_mean_halves_the_error(device: torch.device) -> None:
+    check_gain(device, "ptx")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -55,13 +55,17 @@ def test_parts_give_the_bits_of_one_tensor(
         assert torch.equal(out, whole) and torch.equal(lse, whole_lse), lengths
 
 
+@pytest.mark.parametrize("subtract_v_mean", [False, True], ids=["plain", "v-mean"])
 @pytest.mark.parametrize("subtract_k_mean", [False, True], ids=["plain", "k-mean"])
-def test_fp8_function(e4m3_device: torch.device, subtract_k_mean: bool) -> None:
+def test_fp8_function(
+    e4m3_device: torch.device, subtract_k_mean: bool, subtract_v_mean: bool
+) -> None:
     x = make_inputs(500, 700, nheads=6, nheads_k=2, headdim=192, device=e4m3_device)
     parts = parts_of(x, shared=True)
     out, lse = flash_attn_mla_fp8_func(
-        *parts, causal=True, subtract_k_mean=subtract_k_mean, return_lse=True
-    )
+        *parts, causal=True, subtract_k_mean=subtract_k_mean, subtract_v_mean=subtract_v_mean,
+        return_lse=True,
+    )  # fmt: skip
     ref, ref_lse = attention_ref(*together(parts), causal=True)
     error = float((out.double() - ref).norm() / ref.norm())
     assert error < 0.08, error
