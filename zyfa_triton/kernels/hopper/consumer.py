@@ -118,10 +118,9 @@ def _store(
     if parked is None:
         values = acc_o * gl.expand_dims(inverse, 1)
     else:
-        none = gl.zeros_like(acc_o)
         mean = mean_of_head(parked, batch * heads_q + first_head, HEAD_DIM_V, LAYOUT)
-        mean = gl.where(gl.expand_dims(has_keys, 1), gl.expand_dims(mean, 0) + none, none)
-        values = gl.fma(acc_o, gl.expand_dims(inverse, 1) + none, mean)
+        mean = gl.where(gl.expand_dims(has_keys, 1), gl.expand_dims(mean, 0), 0.0)
+        values = gl.fma(acc_o, gl.expand_dims(inverse, 1) + gl.zeros_like(acc_o), mean)
     values = values.to(o_ptr.dtype.element_ty)
     # eight columns a lane, so that four lanes store 32: exchanged between them, not through memory
     STORED: gl.constexpr = gl.DistributedLinearLayout(
