@@ -61,7 +61,7 @@ STUDY = {
     "prose4k_L0": dict(zip(_STUDIED, (0.589, 0.360, 0.207, 0.264, 0.265), strict=True)),
     "prose4k_L27": dict(zip(_STUDIED, (0.791, 0.520, 0.423, 0.508, 0.508), strict=True)),
 }
-MEAN_REMOVED = f"{LEAN}, K's mean removed"  # what flash_attn_fp8_func does by default
+MEAN_REMOVED = f"{LEAN}, K's mean removed"  # flash_attn_fp8_func's default, but for V's mean
 LEAN_TOLERANCE = 0.03  # relative, against the study
 
 
@@ -179,10 +179,10 @@ Relative Frobenius error of the output, x1e-2, against fp64 attention on the sam
 
 The same outputs against fp64 attention on the bfloat16 inputs before quantisation, x1e-2. Rounding
 Q, K and V to e4m3 costs far more than rounding P. The last row has K's mean removed first, as
-`flash_attn_fp8_func` does by default. Where keys share a bias (prose4k_L0) everything depends on
-it. It can also cost: in prose4k_L14 and code4k_L14 the key that gets most of the attention is
-nearly zero and so has hardly a rounding error; without the mean it has that of any other key, and
-the other keys have less.
+`flash_attn_fp8_func` does by default; V's, which it removes too, is left in. Where keys share a
+bias (prose4k_L0) everything depends on K's. It can also cost: in prose4k_L14 and code4k_L14 the key
+that gets most of the attention is nearly zero and so has hardly a rounding error; without the mean
+it has that of any other key, and the other keys have less.
 
 {original_inputs}
 

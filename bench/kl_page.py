@@ -28,7 +28,8 @@ from bench.kl_variants import (
 
 MARKER = "<!-- Below: written by bench/model_kl.py. bench/accuracy.py leaves it alone. -->\n"
 
-# what flash_attn_fp8_func does by default on gfx950, and AITER as it is called: one scale a tensor
+# what flash_attn_fp8_func does by default on gfx950, but for V's mean, which all variants leave in;
+# and AITER as it is called: one scale a tensor
 DEFAULT_P, DEFAULT_QUANTISATION = LEAN, MEAN_REMOVED
 AITER_P, AITER_QUANTISATION = UNSCALED, PER_TENSOR
 
@@ -52,8 +53,9 @@ bfloat16 inputs, mean over the layers.
 - "P not rounded" is fp32 attention on the e4m3 inputs: what quantising Q, K and V alone costs.
 - "bf16, fp32 inside" is fp32 attention on the bfloat16 inputs: what is left of KL when nothing but
   the last bits differ.
-- "per head, K mean removed" is what `flash_attn_fp8_func` does by default, "per head" what it does
-  with `subtract_k_mean=False`, "per tensor" with `granularity="tensor"` beside.
+- V's mean is left in (`subtract_v_mean=False` of `flash_attn_fp8_func`). "per head, K mean removed"
+  is its default otherwise, "per head" what it does with `subtract_k_mean=False` too, "per tensor"
+  with `granularity="tensor"` beside.
 
 Texts: {texts}.
 
@@ -67,9 +69,9 @@ Relative error of the attention output, x1e-2, {by_layer_text}; all {layers} lay
 
 ### What it comes to
 
-As they come: `flash_attn_fp8_func` with its defaults (one scale a head, K's mean removed, Lean P,
-with a block scale as on gfx950) against the numerics of AITER's FP8 attention as it is called (one
-scale a tensor, K's mean left in, exact P unscaled):
+As they come: `flash_attn_fp8_func` with its defaults but for V's mean, which is left in (one scale
+a head, K's mean removed, Lean P, with a block scale as on gfx950) against the numerics of AITER's
+FP8 attention as it is called (one scale a tensor, K's mean left in, exact P unscaled):
 
 {as_called}
 
