@@ -123,10 +123,10 @@ def check_v_mean(
         refuse(ValueError, "v_mean", f"a tensor on {v_mean.device}", f"{q.device}, where q is")
     if v_mean.layout != torch.strided:
         refuse(ValueError, "v_mean", f"layout {v_mean.layout}", "torch.strided")
-    shape = (int(q.shape[0]), nheads_k, headdim_v)
+    shape = (q.shape[0], nheads_k, headdim_v)
     if v_mean.ndim != 3 or not _equal(v_mean.shape, shape):
-        accepted = f"(batch, nheads_k, headdim_v) = {shape}"
-        refuse(ValueError, "v_mean", f"shape {tuple(v_mean.shape)}", accepted)
+        accepted = f"(batch, nheads_k, headdim_v) = {tuple(map(int, shape))}"
+        refuse(ValueError, "v_mean", f"shape {tuple(map(int, v_mean.shape))}", accepted)
     if v_mean.stride(2) != 1:
         strides = f"strides {tuple(v_mean.stride())}"
         refuse(ValueError, "v_mean", strides, "a last stride of 1; the others are free")

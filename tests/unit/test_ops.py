@@ -144,12 +144,12 @@ def test_other_lengths_do_not_recompile(function: Any) -> None:
     assert counter.frame_count <= 2
 
 
-def test_marked_dynamic_lengths_compile_once() -> None:
+def test_marked_dynamic_batches_and_lengths_compile_once() -> None:
     counter = CompileCounter()
     compiled = torch.compile(flash_attn_func, backend=counter, fullgraph=True, dynamic=True)
-    for length in (7, 11, 30, 64):
-        x = make_inputs(length, length, dtype=FP8)
-        compiled(x.q, x.k, x.v, **x.descales)
+    for batch, length in ((3, 7), (5, 11), (3, 30), (6, 64)):
+        x = make_inputs(length, length, batch=batch, dtype=FP8, v_mean=True)
+        compiled(x.q, x.k, x.v, v_mean=x.v_mean, **x.descales)
     assert counter.frame_count == 1
 
 
