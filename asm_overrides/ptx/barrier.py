@@ -22,3 +22,15 @@ def wait(t: Text, name: str, found: str, barrier: str, phase: str) -> None:
 def arrive(t: Text, barrier: str, when: str) -> None:
     """One arrival, by the lanes where `when` holds: one of a warp."""
     t.op("mbarrier.arrive.shared::cta.b64", "_", f"[{barrier}]", when=when)
+
+
+def there(t: Text, target: str, barrier: str) -> None:
+    """target: the address at which a barrier of the other workgroup of a pair is reached."""
+    t.op("mov.u32", target, "%cluster_ctarank")
+    t.op("xor.b32", target, target, "1")
+    t.op("mapa.shared::cluster.u32", target, barrier, target)
+
+
+def arrive_there(t: Text, barrier: str, when: str) -> None:
+    """One arrival at a barrier of the other workgroup, at an address from `there`."""
+    t.op("mbarrier.arrive.shared::cluster.b64", "_", f"[{barrier}]", when=when)

@@ -272,6 +272,8 @@ class Run:
         blocks = range(self.task.base + self.task.before, number)
         places = [(each % self.p.stages, warp) for each in blocks for warp in range(4)]
         assert sorted_by_block(self.rings.given_back) == places, "arrivals"
+        there = places if self.p.cluster > 1 else []
+        assert sorted_by_block(self.rings.given_there) == there, "arrivals at the other workgroup"
         self._check_codes(in_loop)
         self._check_state(in_loop)
 

@@ -27,6 +27,7 @@ class Variant(NamedTuple):
     stages: int = 5
     out: str = "bf16"
     overlap: bool = True
+    cluster: int = 1
     loop: str = ""  # what takes the place of the loop over blocks that need no mask
     v_mean: bool = False
 
@@ -62,7 +63,7 @@ def compiled(it: Variant) -> Any:
     from triton.experimental.gluon._runtime import GluonASTSource
 
     from zyfa_triton.kernels.hopper.forward import hopper_attention_forward as kernel
-    from zyfa_triton.kernels.hopper.launch import _REGISTERS, _layout
+    from zyfa_triton.kernels.hopper.launch import _REGISTERS, _layout, key_parts
 
     item, type_name = (1, "fp8e4nv") if it.is_fp8 else (2, "bf16")
 
@@ -70,11 +71,12 @@ def compiled(it: Variant) -> Any:
         return f"tensordesc<{type_name}{list(block)},{_layout(item, block[-1], len(block))!r}>"
 
     rest = it.headdim - 128
-    q_rows, n = 64 // it.pack, it.block_n
+    q_rows = 64 // it.pack
+    wide, narrow, v_block = key_parts(it.headdim, it.is_fp8, it.block_n, it.cluster)
     types: dict[str, str] = {
         "q_first": descriptor(1, it.pack, q_rows, 128),
-        "k_first": descriptor(1, 1, it.block_n, 128),
-        "v": descriptor(*((1, 1, 1, 128, n) if it.is_fp8 else (1, 1, n, 128))),
+        "k_first": descriptor(*wide),
+        "v": descriptor(*v_block),
         "o_ptr": f"*{it.out}",
         "lse_ptr": "*fp32",
         "counter_ptr": "*i32",
@@ -84,12 +86,12 @@ def compiled(it: Variant) -> Any:
         "IS_FP8": it.is_fp8, "P_MODE": it.p_mode, "IS_CAUSAL": it.causal, "PACK": it.pack,
         "HEAD_DIM": it.headdim, "HEAD_DIM_V": 128, "BLOCK_N": it.block_n, "STAGES": it.stages,
         "OVERLAP": it.overlap,
-        "LOOP": it.loop,
+        "LOOP": it.loop, "CLUSTER": it.cluster,
         **_REGISTERS,
     }  # fmt: skip
     if rest:
         types |= {"q_rest": descriptor(1, it.pack, q_rows, rest)}
-        types |= {"k_rest": descriptor(1, 1, it.block_n, rest)}
+        types |= {"k_rest": descriptor(*narrow)}
     else:
         constants |= {"q_rest": None, "k_rest": None}
     descales = {f"{name}_descale_ptr" for name in "qkv"}

@@ -8,6 +8,7 @@ import pytest
 
 from tests.asm import sass
 from tests.asm.test_hopper_compile import Variant, compiled, instructions
+from zyfa_triton.kernels.hopper.generated import CLUSTERS
 from zyfa_triton.kernels.hopper.launch import registers_suffice
 from zyfa_triton.kernels.hopper.loop import loop_of
 from zyfa_triton.kernels.hopper.values import BEHIND
@@ -20,15 +21,23 @@ STORES = 8  # of 8 outputs
 
 
 @pytest.mark.parametrize("v_mean", [False, True], ids=["plain", "v_mean"])
+@pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("headdim", [128, 192])
 @pytest.mark.parametrize("p_mode", ["lean", "exact"])
 def test_a_block_runs_without_spills_and_with_few_instructions(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, p_mode: str, headdim: int, v_mean: bool
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    p_mode: str,
+    headdim: int,
+    cluster: int,
+    v_mean: bool,
 ) -> None:
     monkeypatch.setenv("ZYFA_STRICT", "1")  # ptxas's report: nothing serialised
     stages, overlap = STAGES[headdim], registers_suffice()
-    loop = loop_of(headdim, p_mode, stages, overlap, True)
-    it = Variant(p_mode=p_mode, headdim=headdim, stages=stages, overlap=overlap, loop=loop)
+    loop = loop_of(headdim, p_mode, stages, overlap, True, cluster)
+    it = Variant(
+        p_mode=p_mode, headdim=headdim, stages=stages, overlap=overlap, cluster=cluster, loop=loop
+    )
     kernel = compiled(it._replace(v_mean=v_mean))
     assert kernel.metadata.splice == loop
     cubin = tmp_path / "kernel.cubin"
@@ -48,9 +57,18 @@ def test_a_block_runs_without_spills_and_with_few_instructions(
     loads = sum(sass.opcode(text).startswith("LDG.E.64") for _, text in code)
     assert loads == (2 * MEAN_LOADS if v_mean else 0)
     assert sum("STG.E.128" in text for _, text in code) == 2 * STORES
+    copies = [text for _, text in code if sass.opcode(text).startswith("UTMALDG")]
+    shared = sum("MULTICAST" in text for text in copies)
+    parts = 2 if headdim == 128 else 3  # of a block: K, V
+    if cluster == 1:
+        assert shared == 0
+    else:
+        assert shared >= parts and len(copies) - shared == 2 * (parts - 1)  # Q's two
     for body in found:
         names = [sass.opcode(text) for _, text in body]
-        assert not {"LDL", "STL"} & set(names)
+        assert not {"LDL", "STL", "MEMBAR"} & {name.split(".")[0] for name in names}
+        there = [name for name in names if name.startswith("SYNCS.ARRIVE.TRANS64.RED")]
+        assert len(there) == cluster - 1
         assert sum(name.startswith("QGMMA.64x128") for name in names) == headdim // 32 + (
             0 if BEHIND.value else STEPS
         )

@@ -112,13 +112,17 @@ def compare(run: Run, contract: Any) -> None:
 
 
 def name_of(p: Parameters) -> str:
-    return f"{p.p_mode}-{p.headdim}-{p.ones}-{'' if p.referred else 'not-'}referred"
+    referred = f"{'' if p.referred else 'not-'}referred"
+    return f"{p.p_mode}-{p.headdim}-{p.ones}-{referred}-{p.cluster}"
 
 
 VARIANTS = [
-    Parameters(headdim=headdim, p_mode=p_mode, stages=stages, ones=ones, referred=referred)
-    for stages, (p_mode, headdim, ones, referred) in zip(
+    Parameters(
+        headdim=headdim, p_mode=p_mode, stages=stages, ones=ones, referred=referred, cluster=cluster
+    )
+    for stages, cluster, (p_mode, headdim, ones, referred) in zip(
         [2, 3, 6, 5, 3, 2, 5, 4, 5, 2, 4, 6, 2, 5, 3, 4],
+        [2, 1, 2, 2, 1, 2, 1, 2, 2, 1, 1, 2, 2, 1, 2, 1],
         product(MODES, (128, 192), ("behind", "apart"), (True, False)),
         strict=True,
     )

@@ -21,8 +21,8 @@ from tests.asm.hopper_loop_mutations import (
 )
 from tests.asm.hopper_loop_runs import text_of
 
-LEAN, EXACT = Parameters(stages=3), Parameters(p_mode="exact", stages=3)
-OTHER = Parameters(headdim=192, stages=2, ones="apart", referred=False)
+LEAN, EXACT = Parameters(stages=3, cluster=2), Parameters(p_mode="exact", stages=3)
+OTHER = Parameters(headdim=192, stages=2, ones="apart", referred=False, cluster=2)
 
 EQUIVALENT = {
     r"removed .*@L_[kv]_there bra": "the wait looks again and finds the tile",
@@ -91,11 +91,14 @@ def line_of(part: str, which: int = 0) -> tuple[int, str]:
 
 FINDINGS = [
     ("wgmma.wait_group.sync.aligned 1", 0, "L_s_0 is under way since"),
-    ("wgmma.wait_group.sync.aligned 0", 0, "is given back while a product reads it"),
+    ("wgmma.wait_group.sync.aligned 0", 0, "is under way since"),
     ("wgmma.fence", 0, "no fence since"),
     ("wgmma.fence", 1, "no fence since"),
     ("wgmma.commit", 0, "is under way since"),
-    ("mbarrier.arrive", 0, "arrivals"),
+    ("mbarrier.arrive.shared::cta", 0, "waits for ever"),
+    ("mbarrier.arrive.shared::cluster", 0, "arrivals at the other workgroup"),
+    ("mapa", 0, "the barrier is workgroup 0's"),
+    ("mov.pred L_due", 0, "arrivals"),
     ("bra.uni L_k_again", 0, "was not waited for by all warps"),
     ("bra.uni L_v_again", 0, "v["),
     ("mov.b32 v_phase, k_phase", 0, "waits for ever"),
@@ -113,10 +116,16 @@ def test_what_is_left_out_is_named(part: str, which: int, finding: str) -> None:
 def test_other_mistakes_are_named() -> None:
     line, text = line_of("mbarrier.arrive")
     bare = Mutation("guard removed", line, text, text.partition(" ")[2])
-    assert "back twice" in found(LEAN, bare)
+    assert "L_used is read before it is written" in found(LEAN, bare)
+    twice = Mutation("twice", line, text, f"{text}\n{text}")
+    assert "back twice" in found(LEAN, twice)
     line, text = line_of("wgmma.wait_group.sync.aligned 0")
     (weaker,) = (each for each in weaker_waits(text_of(LEAN)) if each.line == line)
-    assert "while a product reads it" in found(LEAN, weaker)
+    assert "is under way since" in found(LEAN, weaker)
+    for window, used in (("cta", "used"), ("cluster", "there_1")):
+        arrival = f"@L_once mbarrier.arrive.shared::{window}.b64 _, [L_{used}];"
+        soon = Mutation("arrives too soon", line, text, f"{arrival}\n{text}")
+        assert "while a product reads it" in found(LEAN, soon)
     early = Mutation("operand written", line, text, f"mov.b32 L_operand_0, 0;\n{text}")
     assert "L_operand_0 is under way since" in found(LEAN, early)
 

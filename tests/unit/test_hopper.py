@@ -32,9 +32,14 @@ GLUON = FAMILIES["gluon"]
 
 
 def problem_and_arguments(
-    *, layout: str = "contiguous", p_mode: str = "lean", block_scale: bool = False, **shape: Any
+    *,
+    seqlen: int = 64,
+    layout: str = "contiguous",
+    p_mode: str = "lean",
+    block_scale: bool = False,
+    **shape: Any,
 ) -> tuple[Problem, dict[str, Any]]:
-    x = make_inputs(64, 64, layout=layout, **shape)
+    x = make_inputs(seqlen, seqlen, layout=layout, **shape)
     out = torch.empty(*x.q.shape[:3], 128, dtype=torch.bfloat16)
     problem = Problem.of(
         x.q, x.k, x.v, causal=True, p_mode=p_mode, block_scale=block_scale,

@@ -15,9 +15,10 @@ from tests.unit.test_hopper import problem_and_arguments
 from zyfa_triton import dispatch, tuning
 from zyfa_triton.arch import cuda_arch
 from zyfa_triton.backends import device
-from zyfa_triton.kernels.hopper import launch
+from zyfa_triton.kernels.hopper import generated, launch
 from zyfa_triton.kernels.registry import FAMILIES, QUANTISING, misfit
 from zyfa_triton.problem import FP8
+from zyfa_triton.splice import SpliceError, SpliceWarning
 from zyfa_triton.testing import make_inputs
 from zyfa_triton.tuning import configurations
 
@@ -44,7 +45,8 @@ def test_configurations_fit_and_are_sound(headdim: int, dtype: torch.dtype) -> N
     problem, _ = problem_and_arguments(dtype=dtype, headdim=headdim)
     key = tuning.key_of(problem, "sm90")
     found = PTX.configurations(problem)
-    assert found and all(config.keys() == {"BLOCK_N", "num_stages"} for config in found)
+    assert all(config.keys() == {"BLOCK_N", "num_stages", "CLUSTER"} for config in found)
+    assert {config["CLUSTER"] for config in found} == ({1, 2} if dtype == FP8 else {1})
     for config in found:
         size = launch.shared_bytes(problem, config["BLOCK_N"], config["num_stages"])
         assert size <= launch.SHARED_BYTES
@@ -53,6 +55,7 @@ def test_configurations_fit_and_are_sound(headdim: int, dtype: torch.dtype) -> N
     for change, words in (
         ({"BLOCK_N": 64}, "BLOCK_N is 64, not 128 (ptx)"),
         ({"num_stages": 9}, "num_stages is 9, not 2 to 8"),
+        ({"CLUSTER": 4}, "CLUSTER is 4, not one of (2, 1) (ptx)"),
     ):
         assert words in str(configurations.complaint({**good, **change}, key))
     assert configurations.complaint(good, replace(key, block_scale=True)) is not None
@@ -96,8 +99,71 @@ def test_a_launch_asks_for_the_loop_of_its_kind(
     is_fp8 = dtype == FP8
     overlap = launch.registers_suffice() or not is_fp8
     (given,) = launched
-    assert given["LOOP"] == f"loop {(192, p_mode, config['num_stages'], overlap, is_fp8)}"
-    assert given["OVERLAP"] is overlap
+    kind = (192, p_mode, config["num_stages"], overlap, is_fp8, 2 if is_fp8 else 1)
+    assert given["LOOP"] == f"loop {kind}"
+    assert (given["OVERLAP"], given["CLUSTER"]) == (overlap, kind[-1])
+
+
+def test_workgroups_of_a_cluster_copy_halves_and_share_a_tile_of_twice_the_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "_multiprocessors", lambda device: 131)
+    launched: list[tuple[Any, Mapping[str, Any]]] = []
+    problem, arguments = problem_and_arguments(dtype=FP8, headdim=192, seqlen=700)
+    for cluster in (1, 2):
+        PTX.launch(
+            lambda kernel, grid, given: launched.append((grid, given)), problem, arguments,
+            {"BLOCK_N": 128, "num_stages": 3, "CLUSTER": cluster},
+        )  # fmt: skip
+    (_, alone), (_, pair) = (each for each in launched if "BLOCK_N" in each[1])
+    heads = problem.batch * problem.nheads
+    assert (alone["m_blocks"], pair["m_blocks"]) == (6, 3)
+    assert pair["heads_at_once"] == min(heads, -(-min(65, 3 * heads) // 3))
+    blocks = [[x.block_shape for x in (it["k_first"], it["k_rest"], it["v"])]
+              for it in (alone, pair)]  # fmt: skip
+    assert blocks == [
+        [[1, 1, 128, 128], [1, 1, 128, 64], [1, 1, 1, 128, 128]],
+        [[1, 1, 64, 128], [1, 1, 64, 64], [1, 1, 1, 64, 128]],
+    ]
+    grids = [grid for grid, given in launched if "BLOCK_N" in given]
+    assert grids == [(min(131, 6 * heads),), (2 * min(65, 3 * heads),)]
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_what_does_not_become_a_clusters_runs_alone(
+    monkeypatch: pytest.MonkeyPatch, is_strict: bool
+) -> None:
+    monkeypatch.setattr(launch, "_multiprocessors", lambda device: 132)
+    monkeypatch.setattr(generated, "_refused", set())
+    monkeypatch.setenv("ZYFA_STRICT", str(int(is_strict)))
+    problem, arguments = problem_and_arguments(dtype=FP8)
+    launched: list[int] = []
+
+    def run(kernel: Any, grid: Any, given: Mapping[str, Any]) -> None:
+        if "CLUSTER" in given:
+            launched.append(given["CLUSTER"])
+            if given["CLUSTER"] == 2:
+                raise SpliceError("PTX holds no copy after the mark")
+
+    config = {"BLOCK_N": 128, "num_stages": 3, "CLUSTER": 2}
+    if is_strict:
+        with pytest.raises(SpliceError, match="no copy after the mark"):
+            PTX.launch(run, problem, arguments, config)
+        assert launched == [2]
+    else:
+        with pytest.warns(SpliceWarning, match="no copy after the mark. Its workgroups run alone"):
+            PTX.launch(run, problem, arguments, config)
+        PTX.launch(run, problem, arguments, config)  # is not compiled again
+        assert launched == [2, 1, 1]
+
+
+def test_bfloat16_has_no_clusters() -> None:
+    problem, arguments = problem_and_arguments(dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"CLUSTER is 2 for torch.bfloat16, not one of \(1,\)"):
+        PTX.launch(
+            lambda *_: None, problem, arguments,
+            {"BLOCK_N": 128, "num_stages": 2, "CLUSTER": 2},
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("kernel", [*QUANTISING, "triton", dispatch.AUTO])
@@ -126,7 +192,8 @@ def test_16_bit_inputs_reach_the_kernel_that_quantises(
 
 
 def test_parameters_and_numbers_that_do_not_exist_are_refused() -> None:
-    for name, value in (("headdim", 64), ("p_mode", "fast"), ("stages", 1), ("ones", "there")):
+    for name, value in (("headdim", 64), ("p_mode", "fast"), ("stages", 1), ("ones", "there"),
+                        ("cluster", 3)):  # fmt: skip
         with pytest.raises(ValueError, match=rf"{name}: got {value!r}; accepted"):
             Parameters(**{name: value})  # type: ignore[arg-type]
     for name, value in (("headdim", 64), ("stages", 9), ("referred", None)):

@@ -2,8 +2,8 @@
 
 A kernel takes `LOOP: tl.constexpr = ""` and passes the upper bound of its (last) loop through
 `marked_bound`, together with the scalars that a replacement needs; `handed` adds tensors that the
-loop reads, and in a Gluon kernel `located` says where shared memory lies. With LOOP == "" none of
-them must be reached, so that nothing changes.
+loop reads, and in a Gluon kernel `located` says where shared memory lies; `in_cluster` marks single
+instructions. With LOOP == "" none of them must be reached, so that nothing changes.
 With another value the bound comes out as it went in: the assembly gains comments, and the source
 stays specification and fallback. All work in Triton and in Gluon kernels.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from triton.language import core
 
-from zyfa_triton.splice.markers import LOCATION, MARK, TENSOR
+from zyfa_triton.splice.markers import CLUSTER, LOCATION, MARK, TENSOR
 
 _COMMENT = {"hip": "; ", "cuda": "// "}  # Triton's names of its back ends
 _WIDE = 64
@@ -74,6 +74,15 @@ def handed(LOOP: Any, NAME: Any, tensor: Any, _semantic: Any = None) -> None:
             f"handed: tensor is {tensor.type}; accepted are tensors of 8, 16 or 32 bit elements"
         )
     _comment(TENSOR, LOOP, NAME, tensor, _semantic)
+
+
+@core.builtin
+def in_cluster(LOOP: Any, WHAT: Any, _semantic: Any = None) -> None:
+    """Says what the next instruction is to a cluster of workgroups; `sm90.cluster` lists WHAT.
+
+    Gluon code of one workgroup, whose recipe has a `cluster`. LOOP: as for `marked_bound`.
+    """
+    _comment(CLUSTER, LOOP, WHAT, _semantic.to_tensor(0), _semantic)
 
 
 def _comment(kind: str, loop: Any, name: Any, value: Any, semantic: Any) -> None:

@@ -15,6 +15,7 @@ from zyfa_triton.splice.errors import require
 MARK = "@splice "
 LOCATION = "@splice-at "
 TENSOR = "@splice-tensor "
+CLUSTER = "@splice-cluster "
 SEPARATOR = "__"  # between a recipe's name and the digest; names hold no double underscore
 _MARK = re.compile(
     r"^[ \t]*(?P<result>%[\w$.-]+) = tt\.elementwise_inline_asm \"(?:;|//) @splice (?P<loop>\w+)\" "

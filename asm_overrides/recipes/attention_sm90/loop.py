@@ -7,7 +7,8 @@ For block i of P and block i + 1 of K, each time round:
     P(i) V starts, with the row sum in 8 columns of ones
     scores(i + 1) is waited for
     P(i + 1) from scores(i + 1)                      beside P(i) V
-    P(i) V is waited for; the place of both tiles is given back
+    P(i) V is waited for; the place of both tiles is given back,
+                                                     Lean beside scores(i + 2)
 
 Nothing is under way where the loop jumps back: ptxas would serialise the products.
 """
@@ -36,7 +37,7 @@ class _Loop:
         self.products = Products(t, p, at)
         self.softmax = (Lean if p.p_mode == "lean" else Exact)(t, at)
         self.left = t.register("s32", "left")
-        self.places = Places(t, at, p.stages)
+        self.places = Places(t, at, p.stages, cluster=p.cluster, is_late=p.p_mode == "lean")
         self.test = t.register("pred", "test")
         self.sums = t.registers("f32", "sum", SUMS)  # of one block
         self.row_sum = self.softmax.row_sum
@@ -74,6 +75,8 @@ class _Loop:
 
     def _leave(self) -> None:
         t, at = self.t, self.at
+        if self.places.is_late:
+            self.places.give_back_finished()
         self.softmax.leave()
         for row in range(ROWS_A_LANE):
             t.op("mov.f32", at.acc_l[2 * row], self.row_sum[row])
@@ -84,6 +87,8 @@ class _Loop:
         t, at, softmax, places = self.t, self.at, self.softmax, self.places
         places.wait_for_k()
         self.products.scores(softmax.s)
+        if places.is_late:
+            places.give_back_finished()
         softmax.into_operand()
         places.wait_for_v()
         self.products.output(at.acc_o, self.sums, softmax.operand)
@@ -92,7 +97,10 @@ class _Loop:
         places.look()
         softmax.block()
         matrix.wait(t, 0)
-        places.give_back()
+        if places.is_late:
+            places.finished()
+        else:  # there are no registers for what is late
+            places.give_back()
         for row in range(ROWS_A_LANE):
             t.op("add.rn.f32", self.row_sum[row], self.row_sum[row], self.sums[2 * row])
         t.op("bra.uni", t.label("as_it_was"), when=f"!{softmax.grew}")

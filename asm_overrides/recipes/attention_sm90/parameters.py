@@ -14,6 +14,7 @@ ROWS_A_LANE = 2  # g and g + 8
 SCORES = BLOCK_N // 2  # registers of a lane
 _HEADDIMS = (128, 192)
 _STAGES = tuple(range(2, 9))
+_CLUSTERS = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Parameters:
     headdim: of q and k, 128 or 192. p_mode: "lean" or "exact". stages: places of the rings, 2 to 8.
     ones: where those for the row sum are: "behind" each tile of V^T, so that one product takes both
     (16 cycles a block more), or "apart", in a product of its own (52; bench/wgmma_rates.py).
-    referred: whether acc_o comes referred to row_max, or still to be multiplied by alpha.
+    referred: whether acc_o comes referred to row_max, or still to be multiplied by alpha. cluster:
+    workgroups that share K and V, 1 or 2: places are given back to each.
     """
 
     headdim: int = 128
@@ -31,6 +33,7 @@ class Parameters:
     stages: int = 5
     ones: Literal["behind", "apart"] = "behind"
     referred: bool = True
+    cluster: int = 1
 
     def __post_init__(self) -> None:
         _check(
@@ -40,6 +43,7 @@ class Parameters:
             stages=_STAGES,
             ones=("behind", "apart"),
             referred=(True, False),
+            cluster=_CLUSTERS,
         )
 
 
@@ -74,7 +78,8 @@ class Handed:
     scores). alpha (2): by which row sums, and acc_o unless it is referred, are still to be
     multiplied; on leaving it is 1.
 
-    The arrival at used[k_slot] of each warp counts once.
+    The arrival at used[k_slot] of each warp counts once, here and in the other workgroup of a
+    cluster.
     """
 
     first: str

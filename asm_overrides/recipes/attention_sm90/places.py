@@ -15,19 +15,31 @@ class Places:
     costs no wait.
     """
 
-    def __init__(self, t: Text, at: Handed, stages: int) -> None:
+    def __init__(
+        self, t: Text, at: Handed, stages: int, *, cluster: int = 1, is_late: bool = False
+    ) -> None:
         self.t, self.at, self.stages = t, at, stages
         self.k_there, self.v_there = t.register("pred", "k_there"), t.register("pred", "v_there")
         self.once = t.register("pred", "once")
+        self.is_late = is_late
+        if is_late:
+            self.due = t.register("pred", "due")
         self.turned = t.register("pred", "turned")
         self.lane = t.register("b32", "lane")
         self.k_barrier, self.v_barrier = t.registers("b32", "full", 2)
         self.used = t.register("b32", "used")
+        self.is_shared = cluster > 1
+        if self.is_shared:
+            self.others, self.used_there = t.registers("b32", "there", 2)
 
     def enter(self) -> None:
-        """Which lane arrives, and a first look."""
+        """Which lane arrives, and a first look. Nothing is to be given back yet."""
         self.t.op("mov.u32", self.lane, "%laneid")
         self.t.op("setp.eq.u32", self.once, self.lane, "0")
+        if self.is_late:
+            self.t.op("setp.ne.u32", self.due, "0", "0")
+        if self.is_shared:
+            barrier.there(self.t, self.others, self.at.used)
         self.look()
 
     def wait_for_k(self, copy: str = "") -> None:
@@ -42,6 +54,8 @@ class Places:
         """On to the next tiles: V's is where K's was. `give_back` then gives back those before."""
         t, at = self.t, self.at
         t.op("mad.lo.u32", self.used, at.k_slot, _BARRIER_BYTES, at.used)
+        if self.is_shared:
+            t.op("mad.lo.u32", self.used_there, at.k_slot, _BARRIER_BYTES, self.others)
         t.op("mov.b32", at.v_slot, at.k_slot)
         t.op("mov.b32", at.v_phase, at.k_phase)
         t.op("add.s32", at.k_slot, at.k_slot, "1")
@@ -59,4 +73,18 @@ class Places:
 
     def give_back(self) -> None:
         """This warp needs the tiles no more."""
-        barrier.arrive(self.t, self.used, when=self.once)
+        self._arrive(self.once)
+
+    def finished(self) -> None:
+        """This warp needs the tiles no more; `give_back_finished` says so when there is time for
+        that: an arrival takes some, which is short where no product is under way."""
+        self.t.op("mov.pred", self.due, self.once)
+
+    def give_back_finished(self) -> None:
+        """Gives back what is finished, if anything is."""
+        self._arrive(self.due)
+
+    def _arrive(self, when: str) -> None:
+        barrier.arrive(self.t, self.used, when=when)
+        if self.is_shared:
+            barrier.arrive_there(self.t, self.used_there, when=when)

@@ -34,13 +34,15 @@ class Barrier:
 @dataclass
 class Barriers:
     """Barriers by address. before_look(address), looked(address, answer, warp), arriving(address,
-    warp) and ended(address) are told of what happens."""
+    warp), ended(address) and arriving_there(address, warp), at the other workgroup's barrier, are
+    told of what happens."""
 
     at: dict[int, Barrier] = field(default_factory=dict)
     before_look: Callable[[int], None] = lambda address: None
     looked: Callable[[int, bool, int], None] = lambda address, answer, warp: None
     arriving: Callable[[int, int], None] = lambda address, warp: None
     ended: Callable[[int], None] = lambda address: None
+    arriving_there: Callable[[int, int], None] = lambda address, warp: None
 
     def barrier(self, address: int) -> Barrier:
         if address not in self.at:

@@ -153,6 +153,8 @@ _COMPARISONS = {
     "setp.neu.f32": np.not_equal, "setp.eq.f32": np.equal,
 }  # fmt: skip
 
+WINDOW = np.uint32(24)  # bits of an address in one workgroup's shared memory; its rank lies above
+
 OPERATIONS: Mapping[str, Operation] = {
     **{name: _of("f32 f32 -> f32", function) for name, function in _FLOATS.items()},
     **{name: _of("b32 b32 -> b32", function) for name, function in _WORDS.items()},
@@ -169,6 +171,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "mov.f32": _of("f32 -> f32", np.copy),
     "mov.b32": _of("b32 -> b32", np.copy),
     "mov.u32": _of("b32 -> b32", np.copy),
+    "mov.pred": _of("pred -> pred", np.copy),
+    "mapa.shared::cluster.u32": _of("b32 b32 -> b32", lambda at, rank: at + (rank << WINDOW)),
     "neg.s32": _of("s32 -> s32", np.negative),
     "prmt.b32": _of("b32 b32 b32 -> b32", _permute),
     "bfe.u32": _of(

@@ -94,6 +94,7 @@ class Rings:
             self.bytes[end - behind.size : end] = behind.reshape(-1)
         self._behind = behind.size
         self.given_back: list[tuple[int, int]] = []  # (place, warp)
+        self.given_there: list[tuple[int, int]] = []  # to the other workgroup
         self._number = base + at
         self._queue = list(self._copies(k, v, base, looks))
         self.barriers = self._make_barriers()
@@ -170,6 +171,7 @@ class Rings:
             looked=self._looked,
             arriving=self._arriving,
             ended=self._ended,
+            arriving_there=self._arriving_there,
         )
 
     # what happens
@@ -225,12 +227,23 @@ class Rings:
             raise ValueError(f"{address:#x} is no barrier of used places")
         if warp in self.barriers.at[address].pending:
             raise ValueError(f"warp {warp} gives place {place} back twice")
+        self._not_read(place)
         for name in self._of(place):
-            if name in self.reading():
-                raise ValueError(f"{name} is given back while a product reads it")
             if not self.places[name].is_there:
                 raise ValueError(f"{name} is given back without a tile in it")
         self.given_back.append((place, warp))
+
+    def _arriving_there(self, address: int, warp: int) -> None:
+        place, rest = divmod(address - self.address["used"], 8)
+        if not 0 <= place < self.stages or rest:
+            raise ValueError(f"{address:#x} is no barrier of used places")
+        self._not_read(place)
+        self.given_there.append((place, warp))
+
+    def _not_read(self, place: int) -> None:
+        for name in self._of(place):
+            if name in self.reading():
+                raise ValueError(f"{name} is given back while a product reads it")
 
     def _of(self, place: int) -> tuple[str, str]:
         """Places that an arrival gives back: K's, and V's before it."""

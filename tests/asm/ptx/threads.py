@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.asm.ptx.barriers import Barriers
 from tests.asm.ptx.fragments import left, right, to_result
-from tests.asm.ptx.operations import OPERATIONS, Operation, Values, e4m3
+from tests.asm.ptx.operations import OPERATIONS, WINDOW, Operation, Values, e4m3
 from tests.asm.ptx.program import DTYPES, Finding, Program, Statement, kept_as, names_in
 from tests.asm.ptx.warpgroup import WARPS, Tiles, Warpgroup
 
@@ -46,6 +46,7 @@ class Threads:
         self.memory, self.barriers = memory, barriers or Barriers()
         given = {**registers, "%tid.x": np.arange(count, dtype=np.uint32)}
         given["%laneid"] = given["%tid.x"] % np.uint32(LANES)
+        given["%cluster_ctarank"] = np.zeros(count, np.uint32)  # the other one has 1
         self.kinds = {**self.program.kinds, **{n: v.dtype.type for n, v in given.items()}}
         self.warps = [
             {name: values[first : first + LANES].copy() for name, values in given.items()}
@@ -220,13 +221,23 @@ class Threads:
         active = self._guard(statement)
         target, address, *rest = statement.operands
         where = self._reader(address.strip("[]"), "b32")
-        if statement.name == "mbarrier.arrive.shared::cta.b64":
+        if statement.name.startswith("mbarrier.arrive.shared::"):
             assert target == "_" and not rest, str(statement)
+            is_there = statement.name == "mbarrier.arrive.shared::cluster.b64"
+            assert is_there or statement.name == "mbarrier.arrive.shared::cta.b64", str(statement)
 
             def arrive(warp: int) -> None:
                 mask = active(self.warps[warp])
                 lanes = LANES if mask is None else int(mask.sum())
-                self.barriers.arrive(_same(where(self.warps[warp])), warp, lanes)
+                if not lanes:
+                    return
+                rank, address = divmod(_same(where(self.warps[warp])), 1 << int(WINDOW))
+                if rank != is_there:
+                    raise ValueError(f"the barrier is workgroup {rank}'s")
+                if not is_there:
+                    self.barriers.arrive(address, warp, lanes)
+                for _ in range(lanes if is_there else 0):
+                    self.barriers.arriving_there(address, warp)
 
             return arrive
         kind = statement.name.removeprefix("mbarrier.")

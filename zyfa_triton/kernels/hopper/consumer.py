@@ -15,7 +15,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from zyfa_triton.kernels.hopper.producer import TILES, WARPS, announced, where_to
+from zyfa_triton.kernels.hopper.pair import blocks_of_other, give_back
+from zyfa_triton.kernels.hopper.producer import TILES, announced, where_to
 from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot
 from zyfa_triton.kernels.hopper.softmax import (
     MULTIPLIER_UNIT,
@@ -52,7 +53,7 @@ def _next_block(
     multiplier, scale_log2, zero_s, zero_l,
     IS_MASKED: gl.constexpr, IS_FP8: gl.constexpr, P_MODE: gl.constexpr, HEAD_DIM: gl.constexpr,
     HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    OVERLAP: gl.constexpr,
+    OVERLAP: gl.constexpr, LOOP: gl.constexpr, CLUSTER: gl.constexpr,
 ):  # fmt: skip
     """P V of the block whose P is at hand, and beside it scores and P of the next one.
 
@@ -95,7 +96,7 @@ def _next_block(
         l_alpha = gl.convert_layout(alpha, gl.SliceLayout(1, zero_l.type.layout))
         acc_l = gl.fma(acc_l, gl.expand_dims(l_alpha, 1) + zero_l, block_l)
     still_read(a)
-    mbarrier.arrive(used.index(k_slot), count=WARPS)
+    give_back(used, k_slot, LOOP, CLUSTER)
     k_slot, k_phase = next_slot(k_slot, k_phase, STAGES)
     v_slot, v_phase = next_slot(v_slot, v_phase, STAGES)
     slots = (k_slot, k_phase, v_slot, v_phase)
@@ -152,7 +153,7 @@ def consume(
     w: gl.constexpr, rings, barriers, tiles, outputs, order,
     IS_FP8: gl.constexpr, P_MODE: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    OVERLAP: gl.constexpr, LOOP: gl.constexpr,
+    OVERLAP: gl.constexpr, LOOP: gl.constexpr, CLUSTER: gl.constexpr,
 ):  # fmt: skip
     """A computing warpgroup's program, rows w * 64 on of each tile. Arguments: see `forward`."""
     q_full, q_empty, k_full, v_full, used, tile_full, tile_empty = barriers
@@ -196,6 +197,19 @@ def consume(
         if IS_FP8 and P_MODE == "lean":
             multiplier = scale_log2 * MULTIPLIER_UNIT
         blocks = key_blocks(m_block, seqlen_q, seqlen_k, 2 * ROWS, BLOCK_N, IS_CAUSAL)
+        if CLUSTER > 1:
+            if m_block * 2 * ROWS >= seqlen_q:  # there are only the other's rows
+                blocks = 1
+            for _ in range(
+                blocks_of_other(
+                    m_block, blocks, seqlen_q, seqlen_k, 2 * ROWS, BLOCK_N, IS_CAUSAL, CLUSTER
+                )
+            ):
+                mbarrier.wait(k_full.index(k_slot), k_phase)
+                give_back(used, k_slot, LOOP, CLUSTER)
+                k_slot, k_phase = next_slot(k_slot, k_phase, STAGES)
+                mbarrier.wait(v_full.index(v_slot), v_phase)
+                v_slot, v_phase = next_slot(v_slot, v_phase, STAGES)
         position = (m_block * 2 + w) * ROWS + rows % ROWS
         first_last = seqlen_k - 1 - (blocks - 1) * BLOCK_N
         last_key = gl.zeros_like(position) + first_last
@@ -229,7 +243,7 @@ def consume(
         # copies that follow an arrival do not wait for them either.
         if IS_FP8:
             mbarrier.arrive(q_empty.index(w))
-        mbarrier.arrive(used.index(k_slot), count=WARPS)
+        give_back(used, k_slot, LOOP, CLUSTER)
         k_slot, k_phase = next_slot(k_slot, k_phase, STAGES)
         s = masked(s, first_last, last_key, BLOCK_N)
         m_i, offset, alpha = move_reference(
@@ -244,7 +258,8 @@ def consume(
             slots, state, p, sums, alpha = _next_block(
                 q_first, q_rest, rings, barriers, slots, state, p, sums, alpha, last_key,
                 first_last, multiplier, scale_log2, zero_s, zero_l,
-                True, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP,
+                True, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP, LOOP,
+                CLUSTER,
             )  # fmt: skip
         # the code of masks lies outside this loop: it would crowd the instruction cache
         end = blocks
@@ -260,7 +275,8 @@ def consume(
             slots, state, p, sums, alpha = _next_block(
                 q_first, q_rest, rings, barriers, slots, state, p, sums, alpha, last_key,
                 first_last, multiplier, scale_log2, zero_s, zero_l,
-                False, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP,
+                False, IS_FP8, P_MODE, HEAD_DIM, HEAD_DIM_V, BLOCK_N, STAGES, OVERLAP, LOOP,
+                CLUSTER,
             )  # fmt: skip
         k_slot, k_phase, v_slot, v_phase = slots
         acc_o, acc_l, l_i, m_i = state

@@ -32,6 +32,10 @@ _TILE_KEYS = 128  # of a tile of V^T, `prepare.TILE`
 _LARGEST_CHUNK = 256  # rows in which a program looks for the largest magnitude
 _QUANTISED_ROWS = 64  # of a program
 _ALIGNED_WORDS = 4  # words of 32 bits to a multiple of 16 bytes, which Triton compiles for apart
+_MAIL = 16  # `pair.MAIL`
+_MOST_CLUSTERS = 128  # of two; a Hopper card has up to 144 multiprocessors
+COUNTERS = 1 + _MAIL * _MOST_CLUSTERS  # the next tile's, then the tiles on their way to others
+HEAD_DIM_V = 128
 _REGISTERS = {"CONSUMER_REGISTERS": 240, "PRODUCER_REGISTERS": 24}
 
 
@@ -102,10 +106,10 @@ class GluonFamily:
         """See Family."""
         v = arguments["v_ptr"]
         if problem.is_fp8:
-            counter = torch.empty(1, dtype=torch.int32, device=v.device)
+            counter = torch.empty(COUNTERS, dtype=torch.int32, device=v.device)
             v = transposed_values(launch, problem, v, counter)
         else:
-            counter = torch.zeros(1, dtype=torch.int32, device=v.device)
+            counter = torch.zeros(COUNTERS, dtype=torch.int32, device=v.device)
         launch_forward(launch, problem, arguments, v, counter, config)
 
     def launch_quantising(
@@ -149,8 +153,8 @@ class Quantised:
     """What the Hopper kernel takes of 16-bit inputs.
 
     q, k: e4m3, contiguous. v: e4m3 V^T, see `empty_transposed`. descales: of q, k and v, float32
-    (batch, nheads_k). counter: int32, zero. k_mean, v_mean: float32 (batch, nheads_k, headdim or
-    headdim_v), or None.
+    (batch, nheads_k). counter: int32 (COUNTERS,), zero. k_mean, v_mean: float32 (batch, nheads_k,
+    headdim or headdim_v), or None.
     """
 
     q: torch.Tensor
@@ -180,7 +184,7 @@ def quantise(
     scales = shape[0] * shape[1]
     # each on its own 16 bytes: other numbers of heads are no other compilation
     room = -(-scales // _ALIGNED_WORDS) * _ALIGNED_WORDS
-    zeros = torch.zeros(3 * room + 1, dtype=torch.int32, device=device)
+    zeros = torch.zeros(3 * room + COUNTERS, dtype=torch.int32, device=device)
     descales = torch.empty((3, room), dtype=torch.float32, device=device)
     descales = descales[:, :scales].unflatten(1, shape)
     q_codes = torch.empty(q.shape, dtype=FP8, device=device)
@@ -238,7 +242,7 @@ def quantise(
     launch(prepare.quantise_inputs, grid, {**shared, **counts, **more})
     expanded = descales.expand(3, batch, nheads_k)
     scales_of_all = (expanded[0], expanded[1], expanded[2])
-    return Quantised(q_codes, k_codes, transposed, scales_of_all, zeros[-1:], k_mean, v_mean)
+    return Quantised(q_codes, k_codes, transposed, scales_of_all, zeros[3 * room :], k_mean, v_mean)
 
 
 def _sums(
@@ -289,7 +293,7 @@ def _sums(
 def transposed_values(
     launch: Launch, problem: Problem, v: torch.Tensor, counter: torch.Tensor
 ) -> torch.Tensor:
-    """V^T of e4m3 v, and the counter zeroed."""
+    """V^T of e4m3 v, and the first counter zeroed."""
     from zyfa_triton.kernels.hopper import prepare
 
     transposed = empty_transposed(problem, v.device)
@@ -332,28 +336,29 @@ def launch_forward(
     """Enqueues `hopper_attention_forward`.
 
     Args:
-        arguments: from `kernels.launch.launch_arguments`. counter: int32, zero when it runs.
+        arguments: from `kernels.launch.launch_arguments`. counter: int32 (COUNTERS,), the first
+            zero when it runs.
         v: bfloat16 as the caller has it, or e4m3 V^T as `empty_transposed` makes room for.
     """
     from zyfa_triton.kernels.hopper.forward import hopper_attention_forward
     from zyfa_triton.kernels.hopper.schedule import heads_at_once
 
     block_n, pack = config["BLOCK_N"], packed_heads(problem)
+    cluster = config.get("CLUSTER", 1)
     q, k = (arguments[f"{name}_ptr"].transpose(1, 2) for name in "qk")
     rest = problem.headdim - FIRST
     rows = TILE_M // 2 // pack
+    wide, narrow, v_block = key_parts(problem.headdim, problem.is_fp8, block_n, cluster)
     descriptors = {
         "q_first": _descriptor(q, (1, pack, rows, FIRST)),
         "q_rest": _descriptor(q, (1, pack, rows, rest)) if rest else None,
-        "k_first": _descriptor(k, (1, 1, block_n, FIRST)),
-        "k_rest": _descriptor(k, (1, 1, block_n, rest)) if rest else None,
-        "v": _descriptor(v, (1, 1, 1, problem.headdim_v, block_n))
-        if problem.is_fp8
-        else _descriptor(v.transpose(1, 2), (1, 1, block_n, problem.headdim_v)),
+        "k_first": _descriptor(k, wide),
+        "k_rest": _descriptor(k, narrow) if rest else None,
+        "v": _descriptor(v if problem.is_fp8 else v.transpose(1, 2), v_block),
     }
-    m_blocks = -(-problem.seqlen_q // (TILE_M // pack))
+    m_blocks = -(-problem.seqlen_q // (TILE_M // pack * cluster))
     heads = problem.batch * problem.nheads // pack
-    workgroups = min(_multiprocessors(q.device), heads * m_blocks)
+    workgroups = min(max(_multiprocessors(q.device) // cluster, 1), heads * m_blocks)
     same: tuple[str, ...] = (
         "o_ptr",
         "lse_ptr",
@@ -368,7 +373,7 @@ def launch_forward(
     same += tuple(f"stride_o{axis}" for axis in "bsh")
     launch(
         hopper_attention_forward,
-        (workgroups,),
+        (workgroups * cluster,),
         {
             **{name: arguments[name] for name in same},
             **descriptors,
@@ -387,11 +392,22 @@ def launch_forward(
             "STAGES": config["num_stages"],
             "OVERLAP": config["OVERLAP"],
             "LOOP": config.get("LOOP", ""),
+            "CLUSTER": cluster,
             "num_warps": 4,
             **_REGISTERS,
             **LAUNCH_OPTIONS,
         },
     )
+
+
+def key_parts(
+    headdim: int, is_fp8: bool, block_n: int, cluster: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Blocks of the descriptors of K's first columns, its other ones, and V: what one workgroup of
+    a cluster copies of a tile, some of its rows."""
+    part = block_n // cluster
+    v = (1, 1, 1, HEAD_DIM_V // cluster, block_n) if is_fp8 else (1, 1, block_n, HEAD_DIM_V)
+    return (1, 1, part, FIRST), (1, 1, part, headdim - FIRST), v
 
 
 def packed_heads(problem: Problem) -> int:

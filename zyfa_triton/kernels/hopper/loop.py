@@ -102,7 +102,7 @@ class HopperLoop(_HopperLoop):
         object.__setattr__(self, "carried", carried)
         object.__setattr__(self, "memory", ("k_first", *rest, "values", *apart, *_BARRIERS))
         object.__setattr__(self, "tensors", q)
-        object.__setattr__(self, "operations", _operations(3 + self.has_rest, 5))
+        object.__setattr__(self, "operations", _operations(3 + self.has_rest, self.cluster))
         super().__post_init__()
 
     def text(self, names: Names) -> str:
@@ -113,6 +113,7 @@ class HopperLoop(_HopperLoop):
             stages=self.stages,
             ones="behind" if BEHIND.value else "apart",
             referred=self.overlap,
+            cluster=self.cluster,
         )
         interface = Interface(
             **self.common(names),
@@ -131,6 +132,8 @@ class HopperBfloat16Loop(_HopperLoop):
     inputs: tuple[PtxInput, ...] = (PtxInput("multiplier", "f32"), PtxInput("warpgroup"))
 
     def __post_init__(self) -> None:
+        if self.cluster != 1:
+            raise self.wrong("cluster", f"got {self.cluster}; accepted is 1 with bfloat16")
         carried = (
             Carried("alpha", 2, "f32", (64,)),
             Carried("p", 32, "bf16", (64, BLOCK_N)),
@@ -144,7 +147,7 @@ class HopperBfloat16Loop(_HopperLoop):
         keys, queries = ([f"{name}_{part}" for part in parts] for name in "kq")
         object.__setattr__(self, "carried", carried)
         object.__setattr__(self, "memory", (*keys, "values", *queries, *_BARRIERS))
-        object.__setattr__(self, "operations", _operations(2 + self.has_rest, 5))
+        object.__setattr__(self, "operations", _operations(2 + self.has_rest, self.cluster))
         super().__post_init__()
 
     def text(self, names: Names) -> str:
@@ -163,26 +166,32 @@ class HopperBfloat16Loop(_HopperLoop):
         return build_bfloat16(parameters, interface, names.label)
 
 
-def _operations(products: int, texts: int) -> dict[str, int]:
+def _operations(products: int, cluster: int) -> dict[str, int]:
     """What tells the kernel's loop from others: its waits, arrivals, products, inline PTX."""
     return {
         "ttng.wait_barrier": 2,
-        "ttng.arrive_barrier": 1,
+        "ttng.arrive_barrier": cluster,
         "ttng.warp_group_dot": products,
-        "tt.elementwise_inline_asm": texts,
+        "tt.elementwise_inline_asm": 4 + cluster,  # each arrival at the other's is marked
     }
 
 
 @cache  # the object, which reads its sources once; its registration depends on the environment
-def _recipe_of(headdim: int, p_mode: str, stages: int, overlap: bool, is_fp8: bool) -> _HopperLoop:
-    late = "" if overlap else "_late"
-    common: dict[str, Any] = {"headdim": headdim, "stages": stages, "overlap": overlap}
+def _recipe_of(
+    headdim: int, p_mode: str, stages: int, overlap: bool, is_fp8: bool, cluster: int
+) -> _HopperLoop:
+    late = ("" if cluster == 1 else f"_c{cluster}") + ("" if overlap else "_late")
+    common: dict[str, Any] = {
+        "headdim": headdim, "stages": stages, "overlap": overlap, "cluster": cluster
+    }  # fmt: skip
     if not is_fp8:
         return HopperBfloat16Loop(name=f"hopper_bf16_d{headdim}_s{stages}{late}", **common)
     name = f"hopper_fp8_d{headdim}_{p_mode}_s{stages}{late}"
     return HopperLoop(name=name, p_mode=p_mode, **common)
 
 
-def loop_of(headdim: int, p_mode: str, stages: int, overlap: bool, is_fp8: bool) -> str:
+def loop_of(
+    headdim: int, p_mode: str, stages: int, overlap: bool, is_fp8: bool, cluster: int = 1
+) -> str:
     """The LOOP constexpr for a kind of problem. Installs the splice's stage hook."""
-    return splice.use(_recipe_of(headdim, p_mode, stages, overlap, is_fp8))
+    return splice.use(_recipe_of(headdim, p_mode, stages, overlap, is_fp8, cluster))

@@ -10,14 +10,15 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from zyfa_triton.kernels.hopper.compat import copy_tile, thread_barrier
+from zyfa_triton.kernels.hopper.pair import next_tile, parts_of
 from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot, tile_of
 from zyfa_triton.kernels.hopper.values import place_of
+from zyfa_triton.splice.marker import in_cluster
 
 TILES = gl.constexpr(4)  # places for announced tiles
 FACTS = gl.constexpr(5)  # numbers of an announcement, see `announce`
 TILE = gl.constexpr(128)  # keys of a tile of V^T, as `prepare` stores it
 NO_TILE = gl.constexpr(-1)
-WARPS = gl.constexpr(4)  # of a computing warpgroup; each counts at the barriers of K and V
 
 
 @gluon.jit
@@ -92,10 +93,24 @@ def _copy_rows(
 
 
 @gluon.jit
+def _copy_part(
+    desc, batch, head, row, column, barrier, parts, slot, member,
+    LOOP: gl.constexpr, CLUSTER: gl.constexpr,
+):  # fmt: skip
+    """Starts copying this workgroup's rows of a tile of keys."""
+    if CLUSTER > 1:
+        in_cluster(LOOP, "copy")
+    row += member * desc.block_shape[2]
+    copy_tile(desc, [batch, head, row, column], barrier, parts.index(slot * CLUSTER + member))
+
+
+@gluon.jit
 def produce(
-    q_first, q_rest, k_first, k_rest, v, rings, barriers, tiles, counter_ptr, scales, order,
+    q_first, q_rest, k_first, k_rest, v, rings, barriers, from_other, tiles, counter_ptr,
+    scales, order,
     IS_FP8: gl.constexpr, IS_CAUSAL: gl.constexpr, PACK: gl.constexpr, HEAD_DIM: gl.constexpr,
-    HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, LOOP: gl.constexpr,
+    CLUSTER: gl.constexpr,
 ):  # fmt: skip
     """The copying warp's program. Arguments: see `forward.hopper_attention_forward`.
 
@@ -112,12 +127,21 @@ def produce(
     n_tiles = m_blocks * heads
     ROWS: gl.constexpr = 64 // PACK  # positions of one warpgroup
     ITEM: gl.constexpr = 1 if IS_FP8 else 2
-    index = gl.program_id(0)
+    k_parts = parts_of(ks_first, k_first, STAGES, CLUSTER)
+    k_rest_parts = k_parts
+    if HEAD_DIM > 128:
+        k_rest_parts = parts_of(ks_rest, k_rest, STAGES, CLUSTER)
+    index = gl.program_id(0) // CLUSTER
+    member = gl.program_id(0) % CLUSTER
     number = 0
     slot = 0
     phase = 1
+    if CLUSTER > 1:
+        in_cluster(LOOP, "begin")
     while index < n_tiles:
-        m_block, head = tile_of(index, m_blocks, heads, heads_at_once)
+        row, head = tile_of(index, m_blocks, heads, heads_at_once)
+        # in turns, because the later one of neighbours has more keys
+        m_block = row * CLUSTER + (member + number) % CLUSTER
         batch = head // heads_a_batch
         first_head = (head - batch * heads_a_batch) * PACK
         head_k = first_head // group_size
@@ -136,29 +160,42 @@ def produce(
                 q_first, q_rest, batch, first_head, (m_block * 2 + w) * ROWS, q_full.index(w),
                 qs_first, qs_rest, w, HEAD_DIM,
             )  # fmt: skip
-        announce(
-            number, m_block, batch, first_head, scale_log2, v_scale, tiles, tile_full, tile_empty
-        )
-        blocks = key_blocks(m_block, seqlen_q, seqlen_k, 2 * ROWS, BLOCK_N, IS_CAUSAL)
+        upcoming = index
+        blocks = key_blocks(row, seqlen_q, seqlen_k, CLUSTER * 2 * ROWS, BLOCK_N, IS_CAUSAL)
         for block in range(blocks):
             start_n = (blocks - 1 - block) * BLOCK_N
             # the place of K is free: V's before it has waited for that
             mbarrier.expect(k_full.index(slot), BLOCK_N * HEAD_DIM * ITEM)
-            _copy_rows(
-                k_first, k_rest, batch, head_k, start_n, k_full.index(slot), ks_first, ks_rest,
-                slot, HEAD_DIM,
+            _copy_part(
+                k_first, batch, head_k, start_n, 0, k_full.index(slot), k_parts, slot, member,
+                LOOP, CLUSTER,
             )  # fmt: skip
+            if HEAD_DIM > 128:
+                _copy_part(
+                    k_rest, batch, head_k, start_n, 128, k_full.index(slot), k_rest_parts, slot,
+                    member, LOOP, CLUSTER,
+                )  # fmt: skip
+            if block == 0:  # what takes long comes behind the copies that can be started
+                announce(
+                    number, m_block, batch, first_head, scale_log2, v_scale, tiles, tile_full,
+                    tile_empty,
+                )  # fmt: skip
             next_place, next_phase = next_slot(slot, phase, STAGES)
             mbarrier.wait(used.index(next_place), next_phase)
             mbarrier.expect(v_full.index(slot), BLOCK_N * HEAD_DIM_V * ITEM)
-            place = place_of(vs, slot, v, IS_FP8, HEAD_DIM_V)
             if IS_FP8:  # V^T, as the preparing pass left it
-                at = [batch, head_k, start_n // TILE, 0, start_n % TILE]
+                place = place_of(vs, slot, v, member, HEAD_DIM_V, CLUSTER)
+                first = member * v.block_shape[3]
+                at = [batch, head_k, start_n // TILE, first, start_n % TILE]
+                if CLUSTER > 1:
+                    in_cluster(LOOP, "copy")
                 copy_tile(v, at, v_full.index(slot), place)
             else:
-                copy_tile(v, [batch, head_k, start_n, 0], v_full.index(slot), place)
+                copy_tile(v, [batch, head_k, start_n, 0], v_full.index(slot), vs.index(slot))
             slot, phase = next_place, next_phase
-        index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
+            if block == 0:
+                upcoming = next_tile(counter_ptr, number, from_other, LOOP, CLUSTER)
+        index = upcoming
         number += 1
     announce(
         number, NO_TILE, 0, 0, softmax_scale_log2, softmax_scale_log2, tiles, tile_full, tile_empty

@@ -21,8 +21,8 @@ _E4M3_ONE = gl.constexpr(0x38)
 
 
 @gluon.jit
-def values_and_ones(v, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr):
-    """Memory for e4m3 tiles of the descriptor v, and ones, which are written."""
+def values_and_ones(HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr):
+    """Memory for e4m3 tiles of V^T, and ones, which are written."""
     LAYOUT: gl.constexpr = gl.NVMMASharedLayout(BLOCK_N, element_bitwidth=8, rank=2)
     # written as bytes: a conversion of a constant stored wrong ones (Triton 3.6)
     BYTES: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
@@ -34,21 +34,23 @@ def values_and_ones(v, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: 
             vs.index(i * GROUPS + GROUPS - 1).store(one)
         return vs, vs.index(GROUPS - 1)
     else:
-        shape: gl.constexpr = [STAGES] + v.block_shape  # noqa: RUF005 - Gluon knows no unpacking
-        vs = gl.allocate_shared_memory(v.dtype, shape, v.layout)
+        vs = gl.allocate_shared_memory(gl.float8e4nv, [STAGES, HEAD_DIM_V, BLOCK_N], LAYOUT)
         ones = gl.allocate_shared_memory(gl.float8e4nv, [ONES, BLOCK_N], LAYOUT)
         ones.store(one)
         return vs, ones
 
 
 @gluon.jit
-def place_of(vs, slot, v, IS_FP8: gl.constexpr, HEAD_DIM_V: gl.constexpr):
-    """Where a tile of the descriptor v arrives."""
-    if IS_FP8 and BEHIND:
-        first = vs.index(slot * (HEAD_DIM_V // ONES + 1))
+def place_of(vs, slot, v, member, HEAD_DIM_V: gl.constexpr, CLUSTER: gl.constexpr):
+    """Where an e4m3 part of a tile arrives that is copied by the descriptor v, the member-th of
+    CLUSTER parts."""
+    if BEHIND:
+        first = vs.index(slot * (HEAD_DIM_V // ONES + 1) + member * (HEAD_DIM_V // CLUSTER // ONES))
         return as_tile(first, v.dtype, v.block_shape, v.layout)
     else:
-        return vs.index(slot)
+        STAGES: gl.constexpr = vs.shape[0]
+        parts = as_tile(vs, v.dtype, [CLUSTER * STAGES] + v.block_shape, v.layout)  # noqa: RUF005
+        return parts.index(slot * CLUSTER + member)
 
 
 @gluon.jit
@@ -59,7 +61,7 @@ def values(vs, slot, IS_FP8: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM_V: gl
         first = vs.index(slot * (HEAD_DIM_V // ONES + 1))
         return as_tile(first, gl.float8e4nv, [HEAD_DIM_V, BLOCK_N], LAYOUT).permute((1, 0))
     elif IS_FP8:
-        return vs.index(slot).reshape([HEAD_DIM_V, BLOCK_N]).permute((1, 0))
+        return vs.index(slot).permute((1, 0))
     else:
         return vs.index(slot).reshape([BLOCK_N, HEAD_DIM_V])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from zyfa_triton.splice.sm90.cluster import as_cluster
 from zyfa_triton.splice.sm90.cut import cut_loops
 from zyfa_triton.splice.sm90.ptx import insert_text
 from zyfa_triton.splice.sm90.ptxas import captured_report, check_report, failed
@@ -36,7 +37,7 @@ def compile_spliced(
         module = parse_module(cut, context)
         llir = stages["llir"](parse_module(cut, context), metadata)  # consumes its input
         ptx = stages["ptx"](llir, metadata)
-    ptx = insert_text(ptx, recipe, places)
+    ptx = as_cluster(insert_text(ptx, recipe, places), recipe.cluster)
     try:
         with captured_report() as report:
             binary = stages["cubin"](ptx, metadata)

@@ -14,6 +14,7 @@ from zyfa_triton.splice.sm90.layout import Layout
 INPUT_BITS = {"i32": 32, "f32": 32, "i64": 64, "pointer": 64}
 ELEMENT_BITS = {"i8": 8, "f8E4M3FN": 8, "f8E5M2": 8, "f16": 16, "bf16": 16, "i32": 32, "f32": 32}
 REGISTER_BITS = 32
+CLUSTERS = (1, 2)
 _SCALARS = ("i32", "f32")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -92,6 +93,8 @@ class PtxRecipe(Recipe):
         requires: what must stand in the text, such as "wgmma.mma_async".
         maximum_registers: of a thread, for the kernel; None: what the hardware has.
         maximum_spill_bytes: of a thread, stored or loaded, for the kernel with the loop.
+        cluster: workgroups of a cluster, 1 or 2; with 2 the kernel says by `marker.in_cluster` what
+            they do for one another, and is nothing without that: there is no fallback.
     """
 
     target: ClassVar[str] = "sm90"
@@ -103,6 +106,7 @@ class PtxRecipe(Recipe):
     requires: tuple[str, ...] = ()
     maximum_registers: int | None = None
     maximum_spill_bytes: int = 0
+    cluster: int = 1
 
     @abstractmethod
     def text(self, names: Names) -> str:
@@ -153,6 +157,8 @@ class PtxRecipe(Recipe):
                 )
             if each.registers < 1 or (not each.shape and each.registers != 1):
                 raise self.wrong(part, f"{each.name}: {each.registers} registers")
+        if self.cluster not in CLUSTERS:
+            raise self.wrong("cluster", f"got {self.cluster}; accepted are {list(CLUSTERS)}")
         for limit in ("maximum_registers", "maximum_spill_bytes"):
             value = getattr(self, limit)
             if value is not None and value < 0:
