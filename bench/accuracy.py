@@ -2,8 +2,8 @@
 
 It runs the numerics contract (`zyfa_triton.numerics`), not a kernel; kernels are held to the
 contract by the tests. All rows of the first two heads of each file, causal, one scale a key head.
-K's mean is left in, except in one row that says so: what P is rounded by is compared on the same
-codes, and those are the harder ones.
+Means of K and V are left in, except in two rows that say so: what P is rounded by is compared on
+the same codes, and those are the harder ones.
 
     python bench/accuracy.py FOLDER -o docs/accuracy.md
 """
@@ -61,7 +61,8 @@ STUDY = {
     "prose4k_L0": dict(zip(_STUDIED, (0.589, 0.360, 0.207, 0.264, 0.265), strict=True)),
     "prose4k_L27": dict(zip(_STUDIED, (0.791, 0.520, 0.423, 0.508, 0.508), strict=True)),
 }
-MEAN_REMOVED = f"{LEAN}, K's mean removed"  # flash_attn_fp8_func's default, but for V's mean
+MEAN_REMOVED = f"{LEAN}, K's mean removed"
+MEANS_REMOVED = f"{LEAN}, means of K and V removed"  # flash_attn_fp8_func's default
 LEAN_TOLERANCE = 0.03  # relative, against the study
 
 
@@ -77,11 +78,11 @@ class Errors:
 
 @dataclass(frozen=True)
 class FileErrors:
-    """Errors of all VARIANTS on one file; mean_removed: LEAN's against the original inputs with K's
-    mean removed before quantising."""
+    """Errors of all VARIANTS on one file; removed: LEAN's against the original inputs with means
+    removed before quantising, by MEAN_REMOVED and MEANS_REMOVED."""
 
     variants: dict[str, Errors]
-    mean_removed: float
+    removed: dict[str, float]
 
 
 # bench/model_kl.py writes what follows this line
@@ -130,21 +131,26 @@ def measure_file(path: Path, bar: tqdm[object]) -> FileErrors:
             lse=(result.lse.double() - lse).abs().max().item(),
         )
         bar.update()
-    bar.set_description(f"{path.stem}: {MEAN_REMOVED}")
+    removed = {}
     k, k_descale = quantize_fp8(inputs.k, subtract_mean=True)[:2]
-    result = attention(
-        q,
-        k,
-        v,
-        options=VARIANTS[LEAN],
-        softmax_scale=scale,
-        causal=True,
-        q_descale=q_descale,
-        k_descale=k_descale,
-        v_descale=v_descale,
-    )
-    bar.update()
-    return FileErrors(found, relative_error(result.out, original))
+    for name in (MEAN_REMOVED, MEANS_REMOVED):
+        bar.set_description(f"{path.stem}: {name}")
+        v, v_descale, *v_mean = quantize_fp8(inputs.v, subtract_mean=name == MEANS_REMOVED)
+        result = attention(
+            q,
+            k,
+            v,
+            options=VARIANTS[LEAN],
+            softmax_scale=scale,
+            causal=True,
+            q_descale=q_descale,
+            k_descale=k_descale,
+            v_descale=v_descale,
+            v_mean=v_mean[0] if v_mean else None,
+        )
+        removed[name] = relative_error(result.out, original)
+        bar.update()
+    return FileErrors(found, removed)
 
 
 PAGE = """\
@@ -158,8 +164,8 @@ their sha256).
 
 Every figure comes from the numerics contract (`zyfa_triton/numerics.py`), which the kernels'
 machine code matches code for code (`tests/asm`). Causal, all rows of the first two heads (one in
-prose16k_L14), one scale a key head for each of Q, K and V. K's mean is left in unless a row says
-otherwise.
+prose16k_L14), one scale a key head for each of Q, K and V. Means of K and V are left in unless a
+row says otherwise.
 
 - unscaled: true exponential, P unscaled, row sum before rounding: the numerics of AITER's FP8
   kernels.
@@ -178,8 +184,8 @@ Relative Frobenius error of the output, x1e-2, against fp64 attention on the sam
 ## Error against the original inputs
 
 The same outputs against fp64 attention on the bfloat16 inputs before quantisation, x1e-2. Rounding
-Q, K and V to e4m3 costs far more than rounding P. The last row has K's mean removed first, as
-`flash_attn_fp8_func` does by default; V's, which it removes too, is left in. Where keys share a
+Q, K and V to e4m3 costs far more than rounding P. The last rows have means removed first:
+K's, and both, as `flash_attn_fp8_func` does by default. Where keys share a
 bias (prose4k_L0) everything depends on K's. It can also cost: in prose4k_L14 and code4k_L14 the key
 that gets most of the attention is nearly zero and so has hardly a rounding error; without the mean
 it has that of any other key, and the other keys have less.
@@ -216,12 +222,16 @@ def document(results: dict[str, FileErrors], seconds: float) -> str:
         f"torch {torch.__version__}, {platform.machine()} CPU, {torch.get_num_threads()} threads, "
         f"{seconds:.0f} s."
     )
-    removed = [f"{100 * file.mean_removed:.2f}" for file in results.values()]
+    removed = [
+        f"| {name} | {' | '.join(f'{100 * file.removed[name]:.2f}' for file in results.values())} |"
+        for name in (MEAN_REMOVED, MEANS_REMOVED)
+    ]
     return PAGE.format(
         circumstances=circumstances,
         same_inputs=_table(results, lambda errors: f"{100 * errors.same_inputs:.3f}"),
         original_inputs=_table(results, lambda errors: f"{100 * errors.original_inputs:.2f}")
-        + f"\n| {MEAN_REMOVED} | {' | '.join(removed)} |",
+        + "\n"
+        + "\n".join(removed),
         largest_row=_table(results, lambda errors: f"{100 * errors.largest_row:.2f}"),
         lse=_table(results, lambda errors: f"{errors.lse:.4f}"),
         study=_study_table(results),
@@ -295,7 +305,7 @@ def main(argv: list[str] | None = None) -> int:
     start = time.perf_counter()
     paths = verified_files(args.folder)
     results = {}
-    with tqdm(total=len(paths) * (len(VARIANTS) + 1), unit="variant") as bar:
+    with tqdm(total=len(paths) * (len(VARIANTS) + 2), unit="variant") as bar:
         for path in paths:
             results[path.stem] = measure_file(path, bar)
     text = document(results, time.perf_counter() - start)

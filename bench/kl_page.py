@@ -14,7 +14,7 @@ from bench.kl_variants import (
     CONSTANT,
     LEAN,
     LEAN_CONSTANT,
-    MEAN_REMOVED,
+    MEANS_REMOVED,
     PER_TENSOR,
     QUANTISATIONS,
     TEXTS,
@@ -28,9 +28,8 @@ from bench.kl_variants import (
 
 MARKER = "<!-- Below: written by bench/model_kl.py. bench/accuracy.py leaves it alone. -->\n"
 
-# what flash_attn_fp8_func does by default on gfx950, but for V's mean, which all variants leave in;
-# and AITER as it is called: one scale a tensor
-DEFAULT_P, DEFAULT_QUANTISATION = LEAN, MEAN_REMOVED
+# what flash_attn_fp8_func does by default on gfx950, and AITER as it is called: one scale a tensor
+DEFAULT_P, DEFAULT_QUANTISATION = LEAN, MEANS_REMOVED
 AITER_P, AITER_QUANTISATION = UNSCALED, PER_TENSOR
 
 ZYFA_RATIO = 0.58  # KL of Lean over KL of AITER's numerics that ZYFA's authors report: 3.4 / 5.9
@@ -53,9 +52,11 @@ bfloat16 inputs, mean over the layers.
 - "P not rounded" is fp32 attention on the e4m3 inputs: what quantising Q, K and V alone costs.
 - "bf16, fp32 inside" is fp32 attention on the bfloat16 inputs: what is left of KL when nothing but
   the last bits differ.
-- V's mean is left in (`subtract_v_mean=False` of `flash_attn_fp8_func`). "per head, K mean removed"
-  is its default otherwise, "per head" what it does with `subtract_k_mean=False` too, "per tensor"
-  with `granularity="tensor"` beside.
+- Each run is compared with the reference of its own process; the last bits of that depend on how
+  many threads torch has.
+- "per head, K and V means removed" is the default of `flash_attn_fp8_func`, "per head, K mean
+  removed" what it does with `subtract_v_mean=False`, "per head" with `subtract_k_mean=False` too,
+  "per tensor" with `granularity="tensor"` beside.
 
 Texts: {texts}.
 
@@ -69,9 +70,9 @@ Relative error of the attention output, x1e-2, {by_layer_text}; all {layers} lay
 
 ### What it comes to
 
-As they come: `flash_attn_fp8_func` with its defaults but for V's mean, which is left in (one scale
-a head, K's mean removed, Lean P, with a block scale as on gfx950) against the numerics of AITER's
-FP8 attention as it is called (one scale a tensor, K's mean left in, exact P unscaled):
+As they come: `flash_attn_fp8_func` with its defaults (one scale a head, the means of K and V
+removed, Lean P, with a block scale as on gfx950) against the numerics of AITER's FP8 attention as
+it is called (one scale a tensor, means left in, exact P unscaled):
 
 {as_called}
 

@@ -63,7 +63,8 @@ P_VARIANTS: dict[str, ContractOptions | None] = {
     UNROUNDED: None,
 }
 PER_TENSOR, PER_HEAD, MEAN_REMOVED = "per tensor", "per head", "per head, K mean removed"
-QUANTISATIONS = (MEAN_REMOVED, PER_HEAD, PER_TENSOR)
+MEANS_REMOVED = "per head, K and V means removed"
+QUANTISATIONS = (MEANS_REMOVED, MEAN_REMOVED, PER_HEAD, PER_TENSOR)
 BF16_EXACT = "bf16, fp32 inside"
 
 

@@ -32,6 +32,7 @@ from tqdm import tqdm
 from bench.kl_page import MARKER, document
 from bench.kl_variants import (
     MEAN_REMOVED,
+    MEANS_REMOVED,
     P_VARIANTS,
     PER_TENSOR,
     QUANTISATIONS,
@@ -157,18 +158,23 @@ def attention(
         return _exact(q, k, v, scale)
     per_tensor = variant.quantisation == PER_TENSOR
     granularity: Literal["tensor", "head"] = "tensor" if per_tensor else "head"
-    removes_mean = variant.quantisation == MEAN_REMOVED
+    removes_mean = variant.quantisation in (MEAN_REMOVED, MEANS_REMOVED)
     q_codes, q_descale = quantize_fp8(q, granularity, nheads_k=k.shape[2])[:2]
     k_codes, k_descale = quantize_fp8(k, granularity, subtract_mean=removes_mean)[:2]
-    v_codes, v_descale = quantize_fp8(v, granularity)[:2]
+    v_codes, v_descale, *v_mean = quantize_fp8(
+        v, granularity, subtract_mean=variant.quantisation == MEANS_REMOVED
+    )
     options = P_VARIANTS[variant.p]
     if options is None:
-        return _exact(
+        out = _exact(
             _dequantised(q_codes, q_descale),
             _dequantised(k_codes, k_descale),
             _dequantised(v_codes, v_descale),
             scale,
         )
+        if v_mean:  # every query sees a key
+            out += v_mean[0].repeat_interleave(q.shape[2] // k.shape[2], 1)[:, None]
+        return out
     return causal_attention(
         q_codes,
         k_codes,
@@ -178,6 +184,7 @@ def attention(
         q_descale=q_descale,
         k_descale=k_descale,
         v_descale=v_descale,
+        v_mean=v_mean[0] if v_mean else None,
     )
 
 

@@ -32,13 +32,15 @@ def causal_attention(
     q_descale: torch.Tensor,
     k_descale: torch.Tensor,
     v_descale: torch.Tensor,
+    v_mean: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """What `numerics.attention(causal=True)` returns as `out`, float32, bit for bit.
 
     Args:
         q, k, v: e4m3 on the CPU, (batch, seqlen, heads, headdim); one seqlen, a multiple of ROWS.
             headdim of q and k is a multiple of 64.
-        q_descale, k_descale, v_descale: float32 (batch, nheads_k).
+        q_descale, k_descale, v_descale: float32 (batch, nheads_k). v_mean: float32 (batch,
+            nheads_k, headdim) or None.
     Raises:
         ValueError: a seqlen, or options beside p_mode, block_scale and row_sum, that are not done
             here.
@@ -68,7 +70,8 @@ def causal_attention(
                 rows = slice(first, first + ROWS)
                 queries = _slices(q[b, rows, heads].double().flatten(0, 1))
                 o = _chunk(step, queries, keys, values, scale[b, h], first, group)
-                o = o[:, :-1] * ((1.0 / o[:, -1:]) * v_descale[b, h])
+                o, factor = o[:, :-1], (1.0 / o[:, -1:]) * v_descale[b, h]
+                o = o * factor if v_mean is None else _fma(o, factor, v_mean[b, h].expand_as(o))
                 out[b, rows, heads] = o.view(ROWS, group, headdim_v)
     return out
 

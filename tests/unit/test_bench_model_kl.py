@@ -11,7 +11,16 @@ import pytest
 import torch
 
 from bench import accuracy, kl_page, kl_variants, model_kl
-from bench.kl_variants import LEAN, MEAN_REMOVED, PER_HEAD, PER_TENSOR, VARIANTS, Outcome, Variant
+from bench.kl_variants import (
+    LEAN,
+    MEAN_REMOVED,
+    MEANS_REMOVED,
+    PER_HEAD,
+    PER_TENSOR,
+    VARIANTS,
+    Outcome,
+    Variant,
+)
 from zyfa_triton import activations, flash_attn_fp8_func
 from zyfa_triton.measure import relative_error
 from zyfa_triton.reference import attention_ref
@@ -76,7 +85,7 @@ def test_kl_top_1_and_nll_are_those_of_the_logits(monkeypatch: pytest.MonkeyPatc
 
 def test_every_p_with_every_quantisation_once_and_the_floor() -> None:
     names = [variant.name for variant in VARIANTS]
-    assert len(set(names)) == len(names) == len(kl_variants.P_VARIANTS) * 3 + 1
+    assert len(set(names)) == len(names) == len(kl_variants.P_VARIANTS) * 4 + 1
 
 
 def test_p_not_rounded_is_exact_attention_of_the_rounded_inputs() -> None:
@@ -101,18 +110,18 @@ def test_p_not_rounded_is_exact_attention_of_the_rounded_inputs() -> None:
 
 
 def test_the_default_is_what_the_op_computes_by_default() -> None:
-    """On gfx950, which scales blocks of P; and K of the sample has a mean that shows. V's mean is
-    left in, as the page says."""
+    """On gfx950, which scales blocks of P; and K and V of the sample have means that show."""
     inputs = activations.load(activations.SAMPLE).cut(seqlen=256)
     tensors, scale = (inputs.q, inputs.k, inputs.v), inputs.softmax_scale
     options: dict[str, Any] = {"block_scale": True, "backend": "reference"}
-    out = flash_attn_fp8_func(*tensors, scale, causal=True, subtract_v_mean=False, **options)
+    out = flash_attn_fp8_func(*tensors, scale, causal=True, **options)
     assert isinstance(out, torch.Tensor)
     default = Variant(kl_page.DEFAULT_P, kl_page.DEFAULT_QUANTISATION)
     ours = model_kl.attention(*tensors, scale, default).bfloat16()
     assert torch.equal(ours, out)
     others = [Variant(LEAN, quantisation) for quantisation in (PER_HEAD, PER_TENSOR)]
-    for other in (*others, Variant(kl_variants.EXACT, MEAN_REMOVED)):
+    others += [Variant(LEAN, MEAN_REMOVED), Variant(kl_variants.EXACT, MEANS_REMOVED)]
+    for other in others:
         assert not torch.equal(model_kl.attention(*tensors, scale, other).bfloat16(), out), other
 
 
@@ -123,7 +132,8 @@ def results_with(factors: dict[Variant, float]) -> dict[str, dict[str, Outcome]]
 
 
 def test_the_first_answer_is_our_default_against_aiters_usual_call() -> None:
-    factors = {Variant(LEAN, MEAN_REMOVED): 5.0, Variant(kl_variants.UNSCALED, PER_TENSOR): 1000.0}
+    ours, aiter = Variant(LEAN, MEANS_REMOVED), Variant(kl_variants.UNSCALED, PER_TENSOR)
+    factors = {ours: 5.0, aiter: 1000.0}
     text = kl_page.document(results_with(factors))
     assert "prose: KL 5.00 +- 0.00 against 1000.00 +- 0.00 x1e-3, 0.0050 times AITER's" in text
     assert "AITER's P with our quantisation has 10.00 +- 0.00." in text
@@ -131,8 +141,8 @@ def test_the_first_answer_is_our_default_against_aiters_usual_call() -> None:
 
 
 def test_the_page_says_whether_the_published_ratio_is_reached_and_what_p_alone_could_do() -> None:
-    lean = Variant(LEAN, MEAN_REMOVED)
-    exact = Variant(kl_variants.UNROUNDED, MEAN_REMOVED)
+    lean = Variant(LEAN, MEANS_REMOVED)
+    exact = Variant(kl_variants.UNROUNDED, MEANS_REMOVED)
     reached = kl_page.reached(results_with({lean: 5.0, exact: 4.0}))
     assert reached == "ZYFA's 0.58 is reached at equal quantisation: 0.50 (prose)."
     missed = kl_page.reached(results_with({lean: 9.0, exact: 5.0}))

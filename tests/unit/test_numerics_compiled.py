@@ -18,18 +18,20 @@ OPTIONS = {
 }
 
 
+@pytest.mark.parametrize("removed", [False, True], ids=["plain", "v_mean"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_every_bit_is_the_contracts(options: ContractOptions) -> None:
+def test_every_bit_is_the_contracts(options: ContractOptions, removed: bool) -> None:
     inputs = activations.load(activations.SAMPLE).cut(seqlen=2 * ROWS)
     q, q_descale = quantize_fp8(inputs.q, nheads_k=inputs.nheads_k)[:2]
     k, k_descale = quantize_fp8(inputs.k)[:2]
-    v, v_descale = quantize_fp8(inputs.v)[:2]
+    v, v_descale, *v_mean = quantize_fp8(inputs.v, subtract_mean=removed)
     arguments = {
         "softmax_scale": inputs.softmax_scale,
         "options": options,
         "q_descale": q_descale,
         "k_descale": k_descale,
         "v_descale": v_descale,
+        "v_mean": v_mean[0] if v_mean else None,
     }
     expected = numerics.attention(q, k, v, causal=True, **arguments).out
     assert torch.equal(causal_attention(q, k, v, **arguments), expected)
