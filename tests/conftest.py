@@ -7,10 +7,12 @@ a suite that skips everything is not a suite that passed. It decides nothing abo
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 TIERS = ("unit", "asm", "gpu")
 
@@ -46,6 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
             f"--require-tiers: no tier is called {', '.join(unknown)}; there are {', '.join(TIERS)}"
         )
     config.pluginmanager.register(TierCount(config), "zyfa-tier-count")
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:  # else each takes all cores, and they wait for one another
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
