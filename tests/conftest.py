@@ -53,6 +53,12 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 
+@pytest.fixture(autouse=True)
+def _numbers_of_its_own() -> None:
+    """What a test draws without a generator does not depend on what ran before it."""
+    torch.manual_seed(0)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     slow: list[pytest.Item] = []
     kept: list[pytest.Item] = []
