@@ -17,7 +17,7 @@ help:
 	@echo 'make test       the unit and assembly tiers (needs LLVM 22: make llvm)'
 	@echo 'make slow       the tests that take minutes'
 	@echo 'make gpu        the GPU tier, on whatever device Triton finds'
-	@echo 'make gpu-sanitize  the Hopper kernel under compute-sanitizer: memory, then races'
+	@echo 'make gpu-sanitize  the Hopper kernels under compute-sanitizer: memory, synchronisation, races'
 	@echo 'make lint type  ruff; mypy'
 	@echo 'make asm-check  regenerates generated files and fails if one differs'
 	@echo 'make bench      speed of the emulator'
@@ -47,9 +47,10 @@ gpu: $(SETUP)
 	$(RUN) -m pytest tests/gpu --require-tiers gpu
 
 gpu-sanitize: $(SETUP)
-	for tool in memcheck racecheck; do \
+	for tool in memcheck synccheck racecheck; do \
 	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
-	    $(RUN) -m pytest tests/gpu/test_hopper.py -k 'test_lengths and (127 or 257)' || exit 1; \
+	    $(RUN) -m pytest tests/gpu/test_hopper.py tests/gpu/test_hopper_ptx.py \
+	    -k 'test_lengths and (127 or 257)' || exit 1; \
 	done
 
 lint: $(SETUP)

@@ -37,6 +37,7 @@ class _Loop:
         self.products = Products(t, p, at)
         self.softmax = (Lean if p.p_mode == "lean" else Exact)(t, at)
         self.left = t.register("s32", "left")
+        # exact P has no registers for what is late
         self.places = Places(t, at, p.stages, cluster=p.cluster, is_late=p.p_mode == "lean")
         self.test = t.register("pred", "test")
         self.sums = t.registers("f32", "sum", SUMS)  # of one block
@@ -75,8 +76,7 @@ class _Loop:
 
     def _leave(self) -> None:
         t, at = self.t, self.at
-        if self.places.is_late:
-            self.places.give_back_finished()
+        self.places.catch_up()
         self.softmax.leave()
         for row in range(ROWS_A_LANE):
             t.op("mov.f32", at.acc_l[2 * row], self.row_sum[row])
@@ -87,8 +87,7 @@ class _Loop:
         t, at, softmax, places = self.t, self.at, self.softmax, self.places
         places.wait_for_k()
         self.products.scores(softmax.s)
-        if places.is_late:
-            places.give_back_finished()
+        places.catch_up()
         softmax.into_operand()
         places.wait_for_v()
         self.products.output(at.acc_o, self.sums, softmax.operand)
@@ -97,10 +96,7 @@ class _Loop:
         places.look()
         softmax.block()
         matrix.wait(t, 0)
-        if places.is_late:
-            places.finished()
-        else:  # there are no registers for what is late
-            places.give_back()
+        places.give_back()
         for row in range(ROWS_A_LANE):
             t.op("add.rn.f32", self.row_sum[row], self.row_sum[row], self.sums[2 * row])
         t.op("bra.uni", t.label("as_it_was"), when=f"!{softmax.grew}")

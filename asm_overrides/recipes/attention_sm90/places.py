@@ -12,7 +12,8 @@ class Places:
     """Places of the next block of K and of the block of V whose P is at hand.
 
     The barriers of the next tiles are looked at beside the softmax, so that a tile that is there
-    costs no wait.
+    costs no wait. is_late: a warp arrives where a product is under way, as an arrival takes time;
+    that needs registers.
     """
 
     def __init__(
@@ -72,17 +73,16 @@ class Places:
         barrier.look(t, self.v_there, self.v_barrier, at.v_phase)
 
     def give_back(self) -> None:
-        """This warp needs the tiles no more."""
-        self._arrive(self.once)
+        """This warp needs the tiles no more. Where it is late, `catch_up` says so to others."""
+        if self.is_late:
+            self.t.op("mov.pred", self.due, self.once)
+        else:
+            self._arrive(self.once)
 
-    def finished(self) -> None:
-        """This warp needs the tiles no more; `give_back_finished` says so when there is time for
-        that: an arrival takes some, which is short where no product is under way."""
-        self.t.op("mov.pred", self.due, self.once)
-
-    def give_back_finished(self) -> None:
-        """Gives back what is finished, if anything is."""
-        self._arrive(self.due)
+    def catch_up(self) -> None:
+        """The arrival that is due, if it is late and there is one."""
+        if self.is_late:
+            self._arrive(self.due)
 
     def _arrive(self, when: str) -> None:
         barrier.arrive(self.t, self.used, when=when)

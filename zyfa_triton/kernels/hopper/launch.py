@@ -35,7 +35,7 @@ _ALIGNED_WORDS = 4  # words of 32 bits to a multiple of 16 bytes, which Triton c
 _MAIL = 16  # `pair.MAIL`
 _MOST_CLUSTERS = 128  # of two; a Hopper card has up to 144 multiprocessors
 COUNTERS = 1 + _MAIL * _MOST_CLUSTERS  # the next tile's, then the tiles on their way to others
-HEAD_DIM_V = 128
+_HEAD_DIM_V = 128
 _REGISTERS = {"CONSUMER_REGISTERS": 240, "PRODUCER_REGISTERS": 24}
 
 
@@ -406,7 +406,7 @@ def key_parts(
     """Blocks of the descriptors of K's first columns, its other ones, and V: what one workgroup of
     a cluster copies of a tile, some of its rows."""
     part = block_n // cluster
-    v = (1, 1, 1, HEAD_DIM_V // cluster, block_n) if is_fp8 else (1, 1, block_n, HEAD_DIM_V)
+    v = (1, 1, 1, _HEAD_DIM_V // cluster, block_n) if is_fp8 else (1, 1, block_n, _HEAD_DIM_V)
     return (1, 1, part, FIRST), (1, 1, part, headdim - FIRST), v
 
 

@@ -22,7 +22,7 @@ import re
 from zyfa_triton.splice.errors import require
 from zyfa_triton.splice.markers import CLUSTER
 
-_MARK = re.compile(rf"^[ \t]*// {re.escape(CLUSTER)}\w+ (?P<what>\w+)[ \t]*$", re.MULTILINE)
+_MARK = re.compile(rf"^[ \t]*// {re.escape(CLUSTER)}\w+ (\w+)[ \t]*$", re.MULTILINE)
 _ENTRY = re.compile(r"^(?P<head>\.visible \.entry .*?^\))(?P<bounds>.*?)^\{\n", re.M | re.S)
 _DECLARED = re.compile(r"(?:[ \t]*\.reg [^\n]*\n)*")
 _THREADS = re.compile(r"^\.reqntid (\d+)", re.MULTILINE)
@@ -64,19 +64,15 @@ def as_cluster(ptx: str, size: int) -> str:
     Raises:
         SpliceError: the marks are not as above, or what they stand before is not there.
     """
-    marks = [match["what"] for match in _MARK.finditer(ptx)]
+    head, *rest = _MARK.split(ptx)
+    marks, texts = rest[::2], rest[1::2]
     if size == 1:
         require(not marks, "the kernel's marks ask for a cluster, its recipe has none")
         return ptx
     for what in ("ready", "begin"):
         require(marks.count(what) == 1, f"PTX holds the mark {what} {marks.count(what)} times")
     require("copy" in marks and "arrive" in marks, "nothing is done for the other workgroup")
-    pieces, end = [], len(ptx)
-    for match in reversed(list(_MARK.finditer(ptx))):  # what follows a mark is changed before it
-        pieces.append(_changed(match["what"], ptx[match.end() : end]))
-        end = match.start()
-    ptx = ptx[:end] + "".join(reversed(pieces))
-    return _with_entry(ptx, size)
+    return _with_entry(head + "".join(map(_changed, marks, texts)), size)
 
 
 def _changed(what: str, after: str) -> str:
