@@ -73,6 +73,27 @@ def touched_too_early(code: Code) -> list[str]:
     return found
 
 
+def passed_by(body: Code) -> list[str]:
+    """Instructions of a whole warpgroup that a branch within the loop goes round.
+
+    Warps may take a branch differently; what stands in one arm of it then has other warps of the
+    warpgroup wait elsewhere, or nowhere (PTX ISA, wgmma: .aligned; compute-sanitizer's synccheck).
+    """
+    last = body[-1][0]
+    found = []
+    for address, instruction in body:
+        jump = re.search(r"\bBRA\S*\s.*?0x([0-9a-f]+)", instruction)
+        target = int(jump.group(1), 16) if jump else 0
+        if not address < target <= last:
+            continue
+        found += [
+            f"{at:#x} {text}"
+            for at, text in body
+            if address < at < target and re.search(r"WARPGROUP\.|GMMA", text)
+        ]
+    return found
+
+
 def beside_products(body: Code, name: str) -> float:
     """Share of a loop's instructions of a name that stand between the wait for scores and that for
     all matrix instructions: those run beside a product."""

@@ -44,6 +44,7 @@ def test_products_run_beside_the_softmax_without_spills(
     cubin.write_bytes(kernel.asm["cubin"])
     code = instructions(cubin)
     assert not sass.touched_too_early(code)
+    assert not any(sass.passed_by(body) for body in sass.loops(code))
     assert not any(sass.opcode(text) in ("LDL", "STL") for _, text in code)
     products = headdim // 16 + KEYS // 16
     # two blocks, one for each set of P

@@ -163,6 +163,7 @@ def test_matrix_instructions_without_serialisation_or_spills(
     for body in bodies:
         assert any(opcode in instruction for _, instruction in body)
         assert not any(re.search(r"\b(LDL|STL|HMMA)\b", instruction) for _, instruction in body)
+        assert not sass.passed_by(body)
         # ptxas moved the last wait above the softmax, which then ran beside nothing
         for name in ("FMNMX", "MUFU.EX2" if variant.p_mode == "exact" else "F2FP"):
             assert not variant.overlap or sass.beside_products(body, name) >= 0.95, name
@@ -197,6 +198,21 @@ def test_registers_of_matrix_instructions_under_way_are_seen() -> None:
     other = ["HGMMA.64x8x16.F32.BF16 R88, gdesc[UR8], R88, gsb0"]
     assert found(*product, *other, "WARPGROUP.DEPBAR.LE gsb0, 0x1", "FADD R0, R24, R1", wait) == 0
     assert found(*product, *other, "WARPGROUP.DEPBAR.LE gsb0, 0x1", "FADD R0, R91, R1", wait) == 1
+
+
+def test_what_a_branch_goes_round_is_found() -> None:
+    """The reader of machine code, on code that is wrong."""
+    wait = "WARPGROUP.DEPBAR.LE gsb0, 0x0"
+    product = "QGMMA.64x8x32.F32.E4M3.E4M3 R8, R16, gdesc[UR4]"
+
+    def found(*text: str) -> list[str]:
+        return sass.passed_by([(16 * i, instruction) for i, instruction in enumerate(text)])
+
+    for inside in (wait, product, "WARPGROUP.ARRIVE"):
+        assert found("@P0 BRA 0x20", inside, "FMUL R0, R1, R2", "@P1 BRA 0x0") == [f"0x10 {inside}"]
+        assert not found("@P0 BRA 0x10", inside, "FMUL R0, R1, R2", "@P1 BRA 0x0")
+    assert not found("@!P0 BRA 0x4000", wait, "@P1 BRA 0x0")  # a waiting loop, which comes back
+    assert len(found("@P0 BRA 0x30", wait, "BRA 0x40", wait, "FMUL R0, R1, R2")) == 2
 
 
 def test_tile_order_covers_each_tile_once_and_the_longest_first() -> None:

@@ -44,6 +44,7 @@ def test_a_block_runs_without_spills_and_with_few_instructions(
     cubin.write_bytes(kernel.asm["cubin"])
     code = instructions(cubin)
     assert not sass.touched_too_early(code)
+    assert not any(sass.passed_by(body) for body in sass.loops(code))
     columns = "64x136x32" if BEHIND.value else "64x8x32"
     # the loop over masked blocks has its row sum apart, too: it is the other one that converts once
     found = [
