@@ -35,9 +35,9 @@ def test_our_paths_are_timed(quantise: bool, e4m3_device: torch.device, tmp_path
 def test_poisoned_memory_is_what_comes_next(device: torch.device) -> None:
     size = 1 << 28  # larger than what other tests have left free between what they keep
     card.poison(device, size)
-    for _ in range(2):
-        fresh = torch.empty(size // 2, dtype=torch.bfloat16, device=device)
-        assert bool(fresh.isnan().all())
+    # both first: what isnan() needs comes from the same memory
+    fresh = [torch.empty(size // 2, dtype=torch.bfloat16, device=device) for _ in range(2)]
+    assert all(bool(memory.isnan().all()) for memory in fresh)
 
 
 def test_a_sensor_reads_the_clock(device: torch.device) -> None:

@@ -13,7 +13,7 @@ from zyfa_triton import arch, flash_attn_func, tuning, warmup
 from zyfa_triton.kernels.attention import attention_forward
 from zyfa_triton.problem import FP8
 from zyfa_triton.testing import make_inputs
-from zyfa_triton.tuning import autotune, choice, configurations, store
+from zyfa_triton.tuning import autotune, choice, configurations, selection, store
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         default = configurations.default(key)
         return [default | {"BLOCK_M": 64, "num_warps": 4}, default, default | {"num_stages": 20}]
 
-    monkeypatch.setattr(tuning, "candidates", candidates)
+    monkeypatch.setattr(selection, "candidates", candidates)
 
 
 def test_warmup_measures_stores_and_later_calls_use_it(
@@ -87,7 +87,7 @@ def test_all_candidates_failing_is_an_error_with_the_reason(
     e4m3_device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        tuning,
+        selection,
         "candidates",
         lambda key: [configurations.default(key) | {"num_stages": n} for n in (40, 50)],
     )
