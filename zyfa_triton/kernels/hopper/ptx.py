@@ -90,10 +90,10 @@ def masked(count: int) -> tuple[str, str]:
 def rescaled(count: int, *, waits: bool) -> tuple[str, str]:
     """`count` accumulators times their row's factor, in place; skipped where all factors are 1.
 
-    waits: for all matrix instructions first. Only a branch keeps ptxas from moving the wait up,
-    above the softmax that is to run beside the matrix instructions; and the warps of a warpgroup,
-    whose factors differ, must meet in one and the same wait. So a sleep of no time stands before
-    it, in a branch that only the warps take that multiply: the least that ptxas keeps.
+    waits: for all matrix instructions first. Something must keep ptxas from moving the wait up,
+    above the softmax that is to run beside the matrix instructions. A branch would, but the warps
+    of a warpgroup, whose factors differ, must meet in one and the same wait. So warps that multiply
+    trigger a performance monitor's event before it: nothing listens, and it is never moved.
     """
     rows = [2 * count, 2 * count + 2]
     one = hexadecimal(1.0)
@@ -101,8 +101,7 @@ def rescaled(count: int, *, waits: bool) -> tuple[str, str]:
     lines.append(f"setp.neu.f32 p, ${rows[0]}, {one}; setp.neu.or.f32 p, ${rows[1]}, {one}, p;")
     lines.append("vote.sync.any.pred p, p, 0xffffffff;")
     if waits:
-        lines.append("@!p bra.uni WAIT; nanosleep.u32 0;")
-        lines.append("WAIT: wgmma.wait_group.sync.aligned 0;")
+        lines.append("@p pmevent 1; wgmma.wait_group.sync.aligned 0;")
     lines.append("@!p bra.uni DONE;")
     lines += [f"mul.rn.f32 ${i}, ${i}, ${2 * count + i};" for i in range(count)]
     lines.append("DONE:")
