@@ -47,11 +47,12 @@ gpu: $(SETUP)
 	$(RUN) -m pytest tests/gpu --require-tiers gpu
 
 gpu-sanitize: $(SETUP)
-	for tool in memcheck synccheck racecheck; do \
+	for tool in memcheck synccheck; do \
 	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
 	    $(RUN) -m pytest tests/gpu/test_hopper.py tests/gpu/test_hopper_ptx.py \
 	    -k 'test_lengths and (127 or 257 or 2100)' || exit 1; \
 	done
+	$(RUN) -m tests.gpu.races
 
 lint: $(SETUP)
 	$(RUN) -m ruff check .
