@@ -310,15 +310,20 @@ def test_usual_problems_are_those_that_ship() -> None:
     everything = tuning_command.usual_problems(tuning_command._parser().parse_args(["--all"]))
     assert {str(each) for each in everything} >= {
         "e4m3 128/128 causal lean 65536", "e4m3 192/128 full exact 1024",
-        "bf16 128/128 causal lean 16384",
+        "bf16 128/128 causal lean 16384", "e4m3 192/128 full exact 1024, 16 queries",
     }  # fmt: skip
-    assert len(set(everything)) == len(everything) == (2 + 1) * 2 * 2 * 4
+    assert len(set(everything)) == len(everything) == (2 + 1) * 2 * 2 * 4 * 2
     few = tuning_command.usual_problems(
         tuning_command._parser().parse_args(["--dtype", "e4m3", "--seqlen", "256"])
     )
     assert len(few) == 4 and {each.p_mode for each in few} == {"lean"}
     x = few[0].inputs("cpu")
-    assert x.q.shape == (1, 256, 16, 128)
+    assert x.q.shape == x.k.shape == (1, 256, 16, 128)
+    arguments = ["--dtype", "bf16", "--seqlen", "256", "--few-queries"]
+    short = tuning_command.usual_problems(tuning_command._parser().parse_args(arguments))
+    assert len(short) == 4 and all(each.queries == 16 for each in short)
+    x = short[0].inputs("cpu")
+    assert x.q.shape == (1, 16, 64, 128) and x.k.shape == (1, 256, 8, 128)
 
 
 def test_what_is_compiled_ahead_is_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from zyfa_triton.tuning import ahead, choice, selection
 from zyfa_triton.tuning.key import DTYPE_NAMES
 
 ALL_LENGTHS = (1024, 4096, 16384, 65536)
+FEW_QUERIES = {"queries": 16, "heads": 64, "heads_k": 8}  # what ships for chunks and drafts
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,8 +53,14 @@ def usual_problems(args: argparse.Namespace) -> list[ahead.Usual]:
     """What the arguments ask for; other dtypes than e4m3 have one way to make probabilities."""
     lengths = ALL_LENGTHS if args.all else args.seqlen
     modes = {"e4m3": ("lean", "exact") if args.all else (args.p_mode,)}
+    sizes: list[dict[str, int]] = []
+    if args.all or not args.few_queries:
+        sizes.append({"heads": args.heads})
+    if args.all or args.few_queries:
+        sizes.append(FEW_QUERIES)
     return [
-        ahead.Usual(name, *headdims, causal, p_mode, seqlen, args.heads)
+        ahead.Usual(name, *headdims, causal, p_mode, seqlen, **size)
+        for size in sizes
         for name in args.dtype
         for p_mode in modes.get(name, (args.p_mode,))
         for headdims in HEADDIMS
@@ -68,12 +75,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", nargs="+", choices=names, default=["e4m3", "bf16"])
     parser.add_argument("--seqlen", nargs="+", type=int, default=[1024, 4096, 16384])
     parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--few-queries", action="store_true",
+                        help="{queries} queries of {heads} heads on {heads_k}, in place of as many "
+                        "queries as keys".format(**FEW_QUERIES))  # fmt: skip
     parser.add_argument("--p-mode", choices=("lean", "exact", "unscaled"), default="lean")
     parser.add_argument("--kernels", nargs="+", choices=KERNELS, metavar="NAME",
                         help=f"compares only these, of {', '.join(KERNELS)}, with what a call "
                         "takes now")  # fmt: skip
     parser.add_argument("--all", action="store_true",
-                        help=f"what ships: e4m3 lean and exact, lengths {ALL_LENGTHS}")  # fmt: skip
+                        help="what ships: e4m3 lean and exact, few queries and many, lengths "
+                        f"{ALL_LENGTHS}")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=min(16, os.cpu_count() or 1),
                         help="processes that compile before anything is measured")  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, help="file to write; default ZYFA_TUNING_FILE")

@@ -29,9 +29,11 @@ _DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 @dataclass(frozen=True)
 class Usual:
-    """One problem of self-attention with as many key heads as heads.
+    """One problem that tuning measures.
 
-    dtype: a value of `DTYPE_NAMES`. Others: as in `zyfa_triton.flash_attn_func`.
+    dtype: a value of `DTYPE_NAMES`. seqlen: of the keys, and of the queries unless `queries` says
+    otherwise. heads: of the queries, and of the keys unless `heads_k` says otherwise. Others: as in
+    `zyfa_triton.flash_attn_func`.
     """
 
     dtype: str
@@ -41,18 +43,21 @@ class Usual:
     p_mode: str
     seqlen: int
     heads: int
+    queries: int | None = None
+    heads_k: int | None = None
 
     def __str__(self) -> str:
         kind = "causal" if self.causal else "full"
-        return f"{self.dtype} {self.headdim}/{self.headdim_v} {kind} {self.p_mode} {self.seqlen}"
+        text = f"{self.dtype} {self.headdim}/{self.headdim_v} {kind} {self.p_mode} {self.seqlen}"
+        return text if self.queries is None else f"{text}, {self.queries} queries"
 
     def inputs(self, device: torch.device | str = "cuda") -> Inputs:
         """Tensors of such a call."""
         return make_inputs(
-            self.seqlen,
+            self.seqlen if self.queries is None else self.queries,
             self.seqlen,
             nheads=self.heads,
-            nheads_k=self.heads,
+            nheads_k=self.heads if self.heads_k is None else self.heads_k,
             headdim=self.headdim,
             headdim_v=self.headdim_v,
             dtype=_DTYPES[self.dtype],
