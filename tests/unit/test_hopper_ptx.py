@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from zyfa_triton.kernels.registry import FAMILIES, QUANTISING, misfit
 from zyfa_triton.problem import FP8
 from zyfa_triton.splice import SpliceError, SpliceWarning
 from zyfa_triton.testing import make_inputs
-from zyfa_triton.tuning import configurations
+from zyfa_triton.tuning import configurations, store
 
 PTX = FAMILIES["ptx"]
 
@@ -168,7 +169,7 @@ def test_bfloat16_has_no_clusters() -> None:
 
 @pytest.mark.parametrize("kernel", [*QUANTISING, "triton", dispatch.AUTO])
 def test_16_bit_inputs_reach_the_kernel_that_quantises(
-    monkeypatch: pytest.MonkeyPatch, kernel: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: str
 ) -> None:
     """Through the same selection as other calls, which looks at every argument."""
     served: list[str] = []
@@ -180,7 +181,9 @@ def test_16_bit_inputs_reach_the_kernel_that_quantises(
         monkeypatch.setattr(family, "launch_quantising", record)
     monkeypatch.setattr(device, "arch_of", lambda index: cuda_arch(9, 0))
     monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
-    monkeypatch.setattr(tuning.choice, "resolve", tuning.default)
+    monkeypatch.setenv("ZYFA_TUNING_FILE", str(tmp_path / "tuning.json"))
+    monkeypatch.setattr(store, "SHIPPED", tmp_path)  # nothing is stored
+    monkeypatch.setattr(tuning.choice, "_files", tuning.choice._Files())
     problem, _ = problem_and_arguments(dtype=FP8)
     x = make_inputs(64, 64)
     out = torch.empty(*x.q.shape[:3], 128, dtype=torch.bfloat16)
