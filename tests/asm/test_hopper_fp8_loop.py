@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from triton import knobs
 
 from tests.asm import sass
 from tests.asm.test_hopper_compile import Variant, compiled, instructions
@@ -86,3 +87,17 @@ def test_a_block_runs_without_spills_and_with_few_instructions(
         else:
             assert names.count("MUFU.EX2") == SCORES + 2
             assert sum(name.startswith("MUFU.EX2") for name in beside) == SCORES + 2
+
+
+def test_a_cluster_that_nobody_makes_does_not_assemble(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One workgroup alone would wait for what the other copies for ever."""
+    from triton.runtime.errors import PTXASError
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    it = Variant(stages=STAGES[128], overlap=registers_suffice(), cluster=2)
+    loop = loop_of(128, "lean", it.stages, it.overlap, True, 2)
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", None)
+    with pytest.raises(PTXASError):
+        compiled(it._replace(loop=loop))

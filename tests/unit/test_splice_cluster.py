@@ -15,7 +15,7 @@ ARRIVE = "\t@%p5 mbarrier.arrive.shared::cta.b64 _, [%r7]{count};"
 
 
 def mark(what: str) -> str:
-    return f"\t// begin inline asm\n\t// @splice-cluster loop__0123 {what}\n\t// end inline asm"
+    return f"\t// begin inline asm\n\t@splice-cluster loop__0123 {what}\n\t// end inline asm"
 
 
 LINES = (

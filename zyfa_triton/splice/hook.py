@@ -72,7 +72,8 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Take the hook out again and put back what was there. Marks are inert comments from then on.
+    """Take the hook out again and put back what was there. Marks are inert comments from then on,
+    except for those of a cluster, with which a kernel does not assemble.
 
     Raises:
         RuntimeError: somebody has since installed a hook over this one.

@@ -80,14 +80,19 @@ def handed(LOOP: Any, NAME: Any, tensor: Any, _semantic: Any = None) -> None:
 def in_cluster(LOOP: Any, WHAT: Any, _semantic: Any = None) -> None:
     """Says what the next instruction is to a cluster of workgroups; `sm90.cluster` lists WHAT.
 
-    Gluon code of one workgroup, whose recipe has a `cluster`. LOOP: as for `marked_bound`.
+    Gluon code of one workgroup, whose recipe has a `cluster`. LOOP: as for `marked_bound`. Unlike
+    other marks it is no comment: such a kernel is wrong without its change, and does not assemble.
     """
-    _comment(CLUSTER, LOOP, WHAT, _semantic.to_tensor(0), _semantic)
+    _comment(CLUSTER, LOOP, WHAT, _semantic.to_tensor(0), _semantic, prefix="")
 
 
-def _comment(kind: str, loop: Any, name: Any, value: Any, semantic: Any) -> None:
-    """A comment with effects, so that it stays, on a value, so that the IR names it."""
+def _comment(
+    kind: str, loop: Any, name: Any, value: Any, semantic: Any, prefix: str | None = None
+) -> None:
+    """A comment with effects, so that it stays, on a value, so that the IR names it. prefix: what
+    makes it a comment, if not the back end's."""
     backend = semantic.builder.options.backend_name
+    prefix = _COMMENT[backend] if prefix is None else prefix
     is_scalar = not value.type.is_block()
     register = "f" if value.dtype.is_fp32() else "r"
     if backend == "hip":
@@ -95,6 +100,6 @@ def _comment(kind: str, loop: Any, name: Any, value: Any, semantic: Any) -> None
     pack = 1 if is_scalar else _NARROW[-1] // value.dtype.primitive_bitwidth
     text = f"{kind}{core._unwrap_if_constexpr(loop)} {core._unwrap_if_constexpr(name)}"
     core.inline_asm_elementwise(
-        _COMMENT[backend] + text, f"={register},{register}", [value], value.dtype, False, pack,
+        prefix + text, f"={register},{register}", [value], value.dtype, False, pack,
         _semantic=semantic,
     )  # fmt: skip

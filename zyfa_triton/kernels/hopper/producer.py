@@ -78,7 +78,8 @@ def where_to(number, tiles):
 @gluon.jit
 def _times_descale(x, ptr, batch, head_k, stride_b, stride_h):
     if ptr is not None:
-        x = x * gl.load(ptr + batch * stride_b + head_k * stride_h)
+        at = batch.to(gl.int64) * stride_b + head_k.to(gl.int64) * stride_h
+        x = x * gl.load(ptr + at)
     return x
 
 
@@ -115,7 +116,8 @@ def produce(
     """The copying warp's program. Arguments: see `forward.hopper_attention_forward`.
 
     Block n of K and V lies in place n % STAGES. The consumers arrive at used[n % STAGES] when they
-    are done with K's block n and V's block n - 1: one arrival a block.
+    are done with K's block n and V's block n - 1: one arrival a warp of each warpgroup, of each
+    workgroup of the cluster.
     """
     q_full, q_empty, k_full, v_full, used, tile_full, tile_empty = barriers
     qs_first, qs_rest, ks_first, ks_rest, vs, _ = rings

@@ -22,7 +22,7 @@ import re
 from zyfa_triton.splice.errors import require
 from zyfa_triton.splice.markers import CLUSTER
 
-_MARK = re.compile(rf"^[ \t]*// {re.escape(CLUSTER)}\w+ (\w+)[ \t]*$", re.MULTILINE)
+_MARK = re.compile(rf"^[ \t]*{re.escape(CLUSTER)}\w+ (\w+)[ \t]*$", re.MULTILINE)
 _ENTRY = re.compile(r"^(?P<head>\.visible \.entry .*?^\))(?P<bounds>.*?)^\{\n", re.M | re.S)
 _DECLARED = re.compile(r"(?:[ \t]*\.reg [^\n]*\n)*")
 _THREADS = re.compile(r"^\.reqntid (\d+)", re.MULTILINE)
