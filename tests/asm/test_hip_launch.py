@@ -22,7 +22,7 @@ from asm_overrides.emulator import run as run_kernel
 from tests.asm.fake_hip import FakeRuntime, Launch, build_library, make_driver
 from zyfa_triton import code_object, dispatch, flash_attn_func, tuning
 from zyfa_triton.arch import GFX950
-from zyfa_triton.backends import device
+from zyfa_triton.backends import device, launching
 from zyfa_triton.kernels import hip
 from zyfa_triton.testing import Inputs, check_output, expected, make_inputs
 from zyfa_triton.tuning import choice
@@ -156,7 +156,7 @@ def test_a_graph_captures_it_only_after_it_was_loaded(
     inputs = make_inputs(40, 40, nheads=1, nheads_k=1)
     with monkeypatch.context() as capturing:
         capturing.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        with pytest.raises(device.NotWarmedUpError, match="d128_causal is not compiled"):
+        with pytest.raises(launching.NotWarmedUpError, match="d128_causal is not compiled"):
             call(inputs, kernel="hip")
     call(inputs, kernel="hip")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)

@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from zyfa_triton import flash_attn_fp8_func, flash_attn_func, quantize_fp8, warmup
-from zyfa_triton.backends.device import NotWarmedUpError
+from zyfa_triton.backends.launching import NotWarmedUpError
 from zyfa_triton.kernels import quantize as quantize_kernels
 from zyfa_triton.kernels.attention import attention_forward
 from zyfa_triton.kernels.hopper import prepare

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -384,35 +383,3 @@ def test_the_command_says_why_it_cannot_measure(
     monkeypatch.setattr(device, "unavailable", lambda: Unavailable("No card", "Buy one"))
     assert tune_command([]) == 2
     assert "No card. Buy one" in capsys.readouterr().err
-
-
-class Compiled:
-    def __init__(self, kernel: object) -> None:
-        self.jit_function = kernel
-
-
-def test_capture_turns_a_compilation_of_this_thread_into_an_error() -> None:
-    from triton import knobs
-
-    from zyfa_triton.kernels.attention import attention_forward as kernel
-
-    calls = []
-
-    def previous(**options: Any) -> bool:
-        calls.append(options["fn"].jit_function)
-        return False
-
-    knobs.runtime.jit_cache_hook = previous
-    try:
-        with device._no_compilation(kernel):
-            hook = knobs.runtime.jit_cache_hook
-            with pytest.raises(device.NotWarmedUpError, match=r"attention_forward is not compiled"):
-                hook(fn=Compiled(kernel))
-            assert hook(fn=Compiled("other")) is False
-            thread = threading.Thread(target=lambda: hook(fn=Compiled(kernel)))
-            thread.start()
-            thread.join()
-        assert knobs.runtime.jit_cache_hook is previous
-    finally:
-        knobs.runtime.jit_cache_hook = None
-    assert calls == ["other", kernel]

@@ -1,15 +1,12 @@
 """Where a call runs on a GPU: launches the Triton kernels on the tensors' own device.
 
-It chooses nothing but the configuration, through `tuning`. While a CUDA graph is captured it
-neither
-measures nor compiles: a kernel that is not loaded yet is an error that says to call `warmup`.
+It chooses nothing but the configuration, through `tuning`, and measures nothing while a CUDA graph
+is captured. `launching` enqueues each kernel.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -19,18 +16,13 @@ import torch
 from zyfa_triton import env, tuning
 from zyfa_triton.arch import Arch, arch_of
 from zyfa_triton.backends import BackendUnavailableError, Unavailable
+from zyfa_triton.backends.launching import enqueue
 from zyfa_triton.kernels import launch as attention_launch
 from zyfa_triton.kernels import quantize_launch
-from zyfa_triton.kernels.hip import Launchable as HipLaunchable
 from zyfa_triton.kernels.registry import FAMILIES, QUANTISING
 from zyfa_triton.problem import Problem, Rope
-from zyfa_triton.splice import fallback_reason
 
 TRITON_VERSIONS = ((3, 6), (3, 9))  # first and last minor version that this is tested with
-
-
-class NotWarmedUpError(RuntimeError):
-    """A CUDA graph is being captured, and a kernel that it needs is not compiled and loaded yet."""
 
 
 @cache
@@ -115,7 +107,7 @@ def run(
 
         def launch(config: dict[str, Any]) -> None:
             family = FAMILIES[tuning.kernel_of(config)]
-            family.launch(_launch, problem, arguments, tuning.launchable(config, key))
+            family.launch(enqueue, problem, arguments, tuning.launchable(config, key))
 
         def measure() -> tuple[dict[str, Any], dict[str, object]]:
             from zyfa_triton.tuning import autotune
@@ -169,7 +161,7 @@ def run_quantising(
     tuning.note(config)
     with torch.cuda.device(q.device):
         mean = family.launch_quantising(
-            _launch,
+            enqueue,
             problem,
             q,
             k,
@@ -194,7 +186,7 @@ def quantize(
     if not arch.has_e4m3:
         raise BackendUnavailableError("device", _no_e4m3(arch))
     with torch.cuda.device(x.device):
-        quantize_launch.quantize(_launch, x, codes, descale, mean)
+        quantize_launch.quantize(enqueue, x, codes, descale, mean)
 
 
 def quantize_parts(
@@ -209,7 +201,7 @@ def quantize_parts(
     if not arch.has_e4m3:
         raise BackendUnavailableError("device", _no_e4m3(arch))
     with torch.cuda.device(parts[0].device):
-        quantize_launch.quantize_parts(_launch, parts, codes, descales, means)
+        quantize_launch.quantize_parts(enqueue, parts, codes, descales, means)
 
 
 def add_mean_to_lse(
@@ -218,47 +210,7 @@ def add_mean_to_lse(
     """lse += softmax_scale * q . mean, in place."""
     _require_device()
     with torch.cuda.device(q.device):
-        quantize_launch.add_mean_to_lse(_launch, lse, q, mean, softmax_scale)
-
-
-def _launch(kernel: Any, grid: Any, arguments: Mapping[str, Any]) -> None:
-    capturing = torch.cuda.is_current_stream_capturing()
-    if capturing and isinstance(kernel, HipLaunchable) and not kernel.is_loaded():
-        raise NotWarmedUpError(_not_warmed_up(kernel.__name__))
-    with _no_compilation(kernel) if capturing else nullcontext():
-        compiled = kernel[grid](**arguments)
-    if arguments.get("LOOP"):  # a fallback that Triton found in its cache warns too
-        fallback_reason(compiled, arguments["LOOP"])
-
-
-@contextmanager
-def _no_compilation(kernel: Any) -> Iterator[None]:
-    """Turns a compilation or load of `kernel` by this thread into an error, before it starts."""
-    from triton import knobs
-
-    previous = knobs.runtime.jit_cache_hook
-    thread = threading.get_ident()
-    name = kernel.__name__
-
-    def hook(*args: Any, **kwargs: Any) -> Any:
-        compiled: Any = kwargs.get("fn")
-        if threading.get_ident() == thread and getattr(compiled, "jit_function", None) is kernel:
-            raise NotWarmedUpError(_not_warmed_up(name))
-        return previous(*args, **kwargs) if previous else None
-
-    knobs.runtime.jit_cache_hook = hook
-    try:
-        yield
-    finally:
-        knobs.runtime.jit_cache_hook = previous
-
-
-def _not_warmed_up(name: str) -> str:
-    return (
-        f"a CUDA graph is being captured and {name} is not compiled for these arguments yet. "
-        "Call zyfa_triton.warmup with the same arguments before the capture (for a graph of other "
-        "lengths: once for each power of two)"
-    )
+        quantize_launch.add_mean_to_lse(enqueue, lse, q, mean, softmax_scale)
 
 
 def _require_device() -> None:
