@@ -170,6 +170,21 @@ def test_matrix_instructions_without_serialisation_or_spills(
     assert kernel.metadata.shared <= 227 * 1024
 
 
+@pytest.mark.parametrize("variant", [LEAN, VARIANTS[-3], VARIANTS[-1]], ids=str)
+def test_whoever_arrives_for_others_has_met_them(variant: Variant) -> None:
+    """One thread arrives at a barrier in memory for its partition: Triton has them meet before."""
+    harmless = r"add|sub|mov|shl|shr|mad|mul|and|or|xor|setp|selp|elect"
+    lines = [line.strip() for line in compiled(variant).asm["ptx"].splitlines()]
+    lines = [line for line in lines if not re.match(r"//|\.|\$L__tmp|$", line)]
+    arrivals = [at for at, line in enumerate(lines) if "mbarrier.arrive.shared" in line]
+    assert len(arrivals) >= 12
+    for at in arrivals:
+        before = next(n for n in range(at - 1, 0, -1) if not re.match(harmless, lines[n]))
+        assert re.match(r"bar\.sync\s+\d+, 128;|bar\.warp\.sync\s+-1;", lines[before]), lines[
+            before : at + 1
+        ]
+
+
 def test_a_lean_block_takes_few_instructions(tmp_path: Path) -> None:
     """What board power pays for: a block of 64 rows and 128 keys, exponentials none."""
     _, cubin = assembled(compiled(LEAN).asm["ptx"], tmp_path)
