@@ -1,4 +1,5 @@
-"""Which kernel a call runs, where, and whether P gets block scales. No choice falls back.
+"""Which kernel a call runs, where, and whether P gets block scales. What a caller chooses is taken
+or refused; only "auto" chooses for itself.
 
 It does not check shapes or types (`interface`), and launches nothing itself.
 """

@@ -53,8 +53,8 @@ def flash_attn_mla_func(
         softmax_scale: None is 1/sqrt(192).
         q_descale, k_descale: e4m3 inputs only; their product is what the product of a code of q and
             one of k stands for, in both parts alike. See `quantize_mla_fp8`.
-        Others: as in `flash_attn_func`. kernel: "auto", "triton", or "pingpong" for e4m3 inputs;
-            those in HIP and in Gluon do not take parts.
+        Others: as in `flash_attn_func`. kernel: all but "hip", which does
+            not take parts.
     Returns:
         As `flash_attn_func` of q = cat(q_nope, q_rope) and k = cat(k_nope, k_rope), by the same
         kernel bit for bit: out (batch, seqlen_q, nheads, 128), and with return_lse lse (batch,

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from zyfa_triton import (
+    arch,
+    flash_attn_func,
     flash_attn_mla_fp8_func,
     flash_attn_mla_func,
     quantize_mla_fp8,
+    tuning,
     warmup,
 )
 from zyfa_triton.problem import FP8
@@ -42,17 +45,29 @@ def together(parts: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
 def test_parts_give_the_bits_of_one_tensor(
     e4m3_device: torch.device, dtype: torch.dtype, p_mode: str, causal: bool, shared: bool
 ) -> None:
-    """By the same kernel: Triton's, whichever another choice would be."""
-    from zyfa_triton import flash_attn_func
-
-    for lengths in ((1, 1), (129, 300), (300, 129), (640, 640)):
-        x = make_inputs(*lengths, batch=2, headdim=192, dtype=dtype, device=e4m3_device)
+    """By each kernel that serves such a call here."""
+    kernels = ["triton"]
+    if arch.arch_of(0).name == "sm90" and dtype != torch.float16:
+        kernels += ["gluon", "ptx"]
+    for lengths in ((1, 1), (16, 300), (129, 300), (300, 129), (640, 640)):
+        x = make_inputs(
+            *lengths, batch=2, nheads=8, nheads_k=2, headdim=192, dtype=dtype, device=e4m3_device
+        )
         parts = parts_of(x, shared=shared)
-        options: dict[str, Any] = {"causal": causal, "p_mode": p_mode, "kernel": "triton"}
-        options |= {"return_lse": True, **x.descales}
-        out, lse = flash_attn_mla_func(*parts, **options)
-        whole, whole_lse = flash_attn_func(*together(parts), **options)
-        assert torch.equal(out, whole) and torch.equal(lse, whole_lse), lengths
+        for kernel in kernels:
+            options: dict[str, Any] = {"causal": causal, "p_mode": p_mode, "kernel": kernel}
+            options |= {"return_lse": True, **x.descales}
+            out, lse = flash_attn_mla_func(*parts, **options)
+            whole, whole_lse = flash_attn_func(*together(parts), **options)
+            assert torch.equal(out, whole) and torch.equal(lse, whole_lse), (lengths, kernel)
+
+
+def test_parts_take_the_kernel_that_one_tensor_takes(e4m3_device: torch.device) -> None:
+    x = make_inputs(300, 4096, headdim=192, dtype=FP8, device=e4m3_device)
+    with tuning.observed() as seen:
+        flash_attn_mla_func(*parts_of(x, shared=True), causal=True)
+        flash_attn_func(x.q, x.k, x.v, causal=True)
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("subtract_v_mean", [False, True], ids=["plain", "v-mean"])

@@ -110,6 +110,47 @@ def test_a_request_by_name_is_kept_or_refused(monkeypatch: pytest.MonkeyPatch) -
         flash_attn_func(x.q, x.k, x.v, kernel="gluon")
 
 
+def described(descriptor: Any) -> torch.Tensor:
+    """The tensor that a descriptor lays over memory: (batch, heads, seqlen, columns)."""
+    return descriptor.base.as_strided(descriptor.shape, descriptor.strides)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "a-head"])
+@pytest.mark.parametrize("dtype", [FP8, torch.bfloat16], ids=["e4m3", "bf16"])
+def test_parts_are_copied_from_where_they_are(dtype: torch.dtype, shared: bool) -> None:
+    """The same rows by descriptors of one tensor and of two."""
+    x = make_inputs(40, 70, batch=2, nheads=4, nheads_k=2, headdim=192, dtype=dtype)
+    (q_nope, q_rope), (k_nope, k_rope) = (each.split((128, 64), 3) for each in (x.q, x.k))
+    k_rope = k_rope[:, :, :1] if shared else k_rope
+    whole_k = torch.cat((k_nope, k_rope.expand(-1, -1, 2, -1)), 3)
+    out = torch.empty(2, 40, 4, 128, dtype=torch.bfloat16)
+    found: list[dict[str, Any]] = []
+    for q, k, rope in ((x.q, whole_k, None), (q_nope, k_nope.contiguous(), (q_rope, k_rope))):
+        problem = Problem.of(
+            q, k, x.v, causal=True, p_mode="exact", block_scale=False, out_dtype=out.dtype,
+            return_lse=False, rope=rope,
+        )  # fmt: skip
+        arguments = launch_arguments(
+            problem, q, k, x.v, out, None, softmax_scale=0.1, rope=rope, **x.descales
+        )
+        assert misfit("gluon", "sm90", problem, arguments) == ""
+        config = {"BLOCK_N": 128, "num_stages": 2, "OVERLAP": True}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launch, "_multiprocessors", lambda device: 132)
+            GLUON.launch(lambda kernel, grid, a: found.append(dict(a)), problem, arguments, config)
+    one, two = (each for each in found if "q_first" in each)
+    assert described(two["k_first"]).shape[3] == 128
+    for name in ("q_first", "q_rest", "k_first", "k_rest"):
+        for a, b in zip(*(described(each[name]) for each in (one, two)), strict=True):
+            columns = 64 if "rest" in name else 128
+            assert torch.equal(
+                a[..., :columns].contiguous().view(torch.uint8),
+                b[..., :columns].contiguous().view(torch.uint8),
+            ), name
+    arguments["q_rope_ptr"] = torch.zeros(2, 40, 4, 72, dtype=dtype)[..., 1:65]
+    assert misfit("gluon", "sm90", problem, arguments).startswith("q_rope's rows do not all start")
+
+
 @pytest.mark.parametrize("dtype", [FP8, torch.bfloat16], ids=["e4m3", "bf16"])
 @pytest.mark.parametrize("headdim", [128, 192])
 def test_configurations_fit_and_are_sound(dtype: torch.dtype, headdim: int) -> None:

@@ -57,11 +57,11 @@ def hopper_attention_forward(
 ):  # fmt: skip
     """O = softmax(softmax_scale * Q K^T) V; P as in `numerics` without a scaled matrix product.
 
-    Grid: as many workgroups as run at once, at most one a tile.
-    q_first, q_rest, k_first, k_rest: descriptors of (batch, heads, seqlen, HEAD_DIM) tensors, whose
-    tiles hold 128 columns and, for HEAD_DIM 192, the other 64 (else None). A tile of q holds PACK
-    heads with 64 // PACK positions each, which share K and V. v: (batch, nheads_k, seqlen_k,
-    HEAD_DIM_V); for e4m3 its transpose with the keys permuted (`prepare`).
+    Grid: as many workgroups as run at once, at most CLUSTER for so many row tiles of a head.
+    q_first, q_rest, k_first, k_rest: descriptors of (batch, heads, seqlen, columns) tensors, whose
+    tiles hold the first 128 columns and, for HEAD_DIM 192, the other 64 (else None). A tile of q
+    holds PACK heads with 64 // PACK positions each, which share K and V. v: (batch, nheads_k,
+    seqlen_k, HEAD_DIM_V); for e4m3 its transpose with the keys permuted (`prepare`).
     o_ptr: (batch, seqlen_q, nheads, HEAD_DIM_V), unit last stride; other strides count elements.
     lse_ptr: float32 (batch, nheads, seqlen_q) contiguous, or None. Descales: float32 (batch,
     nheads_k) with strides, or None. v_mean_ptr: float32 (batch, nheads_k, HEAD_DIM_V) contiguous

@@ -46,7 +46,7 @@ class GluonFamily:
     target: str | None = "sm90"
     backends: tuple[str, ...] | None = ("device",)
     nature = "Gluon code"
-    reads_parts = False
+    reads_parts = True
 
     def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
         """See Family."""
@@ -56,7 +56,9 @@ class GluonFamily:
             return f"it has no p_mode {problem.p_mode!r}"
         if problem.block_scale:
             return "it has no block_scale"
-        copied = "qk" if problem.is_fp8 else "qkv"
+        copied = ["q", "k"] if problem.is_fp8 else ["q", "k", "v"]
+        if arguments["k_rope_ptr"] is not None:
+            copied += ["q_rope", "k_rope"]
         return next(filter(None, (_misplaced(n, arguments[f"{n}_ptr"]) for n in copied)), "")
 
     def configurations(self, problem: Problem) -> list[Config]:
@@ -346,14 +348,15 @@ def launch_forward(
     block_n, pack = config["BLOCK_N"], packed_heads(problem)
     cluster = config.get("CLUSTER", 1)
     q, k = (arguments[f"{name}_ptr"].transpose(1, 2) for name in "qk")
+    q_rest, k_rest = (_rest(arguments, name) for name in "qk")
     rest = problem.headdim - FIRST
     rows = TILE_M // 2 // pack
     wide, narrow, v_block = key_parts(problem.headdim, problem.is_fp8, block_n, cluster)
     descriptors = {
         "q_first": _descriptor(q, (1, pack, rows, FIRST)),
-        "q_rest": _descriptor(q, (1, pack, rows, rest)) if rest else None,
+        "q_rest": _descriptor(q_rest, (1, pack, rows, rest)) if rest else None,
         "k_first": _descriptor(k, wide),
-        "k_rest": _descriptor(k, narrow) if rest else None,
+        "k_rest": _descriptor(k_rest, narrow) if rest else None,
         "v": _descriptor(v if problem.is_fp8 else v.transpose(1, 2), v_block),
     }
     m_blocks = -(-problem.seqlen_q // (TILE_M // pack * cluster))
@@ -398,6 +401,15 @@ def launch_forward(
             **LAUNCH_OPTIONS,
         },
     )
+
+
+def _rest(arguments: Mapping[str, Any], name: str) -> torch.Tensor:
+    """The columns of q or k behind the first ones, (batch, nheads, seqlen, columns)."""
+    whole: torch.Tensor = arguments[f"{name}_ptr"]
+    part: torch.Tensor | None = arguments[f"{name}_rope_ptr"]
+    if part is None:
+        return whole[..., FIRST:].transpose(1, 2)
+    return part.expand(-1, -1, whole.shape[2], -1).transpose(1, 2)
 
 
 def key_parts(

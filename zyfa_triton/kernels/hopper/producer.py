@@ -87,22 +87,22 @@ def _times_descale(x, ptr, batch, head_k, stride_b, stride_h):
 def _copy_rows(
     first, rest, batch, head, row, barrier, to_first, to_rest, at, HEAD_DIM: gl.constexpr
 ):  # fmt: skip
-    """Starts copying one tile of Q or K rows: 128 columns and, where there are more, the rest."""
+    """Starts copying one tile of Q's rows: 128 columns and, where there are more, the rest."""
     copy_tile(first, [batch, head, row, 0], barrier, to_first.index(at))
     if HEAD_DIM > 128:
-        copy_tile(rest, [batch, head, row, 128], barrier, to_rest.index(at))
+        copy_tile(rest, [batch, head, row, 0], barrier, to_rest.index(at))
 
 
 @gluon.jit
 def _copy_part(
-    desc, batch, head, row, column, barrier, parts, slot, member,
+    desc, batch, head, row, barrier, parts, slot, member,
     LOOP: gl.constexpr, CLUSTER: gl.constexpr,
 ):  # fmt: skip
     """Starts copying this workgroup's rows of a tile of keys."""
     if CLUSTER > 1:
         in_cluster(LOOP, "copy")
     row += member * desc.block_shape[2]
-    copy_tile(desc, [batch, head, row, column], barrier, parts.index(slot * CLUSTER + member))
+    copy_tile(desc, [batch, head, row, 0], barrier, parts.index(slot * CLUSTER + member))
 
 
 @gluon.jit
@@ -169,12 +169,12 @@ def produce(
             # the place of K is free: V's before it has waited for that
             mbarrier.expect(k_full.index(slot), BLOCK_N * HEAD_DIM * ITEM)
             _copy_part(
-                k_first, batch, head_k, start_n, 0, k_full.index(slot), k_parts, slot, member,
+                k_first, batch, head_k, start_n, k_full.index(slot), k_parts, slot, member,
                 LOOP, CLUSTER,
             )  # fmt: skip
             if HEAD_DIM > 128:
                 _copy_part(
-                    k_rest, batch, head_k, start_n, 128, k_full.index(slot), k_rest_parts, slot,
+                    k_rest, batch, head_k, start_n, k_full.index(slot), k_rest_parts, slot,
                     member, LOOP, CLUSTER,
                 )  # fmt: skip
             if block == 0:  # what takes long comes behind the copies that can be started

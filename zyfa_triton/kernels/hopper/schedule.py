@@ -2,7 +2,7 @@
 
 A few heads at a time, as many as keep every workgroup busy, so that their K and V stay in the L2;
 within them the longest tiles first. A workgroup's first tile is its number, each next one is drawn
-from a counter, so that no workgroup waits for another.
+from a counter, so that none waits until another has finished.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def _exponentials(scores, multipliers, offsets, BLOCK_N: gl.constexpr):
 def probabilities(
     scores, offset, multiplier, IS_FP8: gl.constexpr, P_MODE: gl.constexpr, BLOCK_N: gl.constexpr
 ):  # fmt: skip
-    """P in a form that `_operand` takes, and its row sums before rounding (zeros for e4m3 P)."""
+    """P in a form that `operand` takes, and its row sums before rounding (zeros for e4m3 P)."""
     offsets = gl.expand_dims(offset, 1)
     multipliers = gl.zeros_like(offsets) + multiplier
     if IS_FP8 and P_MODE == "lean":
