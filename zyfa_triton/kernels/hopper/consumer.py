@@ -15,6 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from zyfa_triton.kernels.hopper.mean import mean_of_head
 from zyfa_triton.kernels.hopper.pair import blocks_of_other, give_back
 from zyfa_triton.kernels.hopper.producer import TILES, announced, where_to
 from zyfa_triton.kernels.hopper.schedule import key_blocks, next_slot
@@ -28,7 +29,7 @@ from zyfa_triton.kernels.hopper.softmax import (
     rescaled,
     still_read,
 )
-from zyfa_triton.kernels.hopper.values import BEHIND, mean_of_head, values
+from zyfa_triton.kernels.hopper.values import BEHIND, values
 from zyfa_triton.splice.marker import handed, located, marked_bound
 
 LN_2 = gl.constexpr(0.6931471805599453)

@@ -11,9 +11,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from zyfa_triton.kernels.hopper.consumer import consume
+from zyfa_triton.kernels.hopper.mean import parked_mean
 from zyfa_triton.kernels.hopper.pair import MAIL, WARPS, leave
 from zyfa_triton.kernels.hopper.producer import FACTS, TILES, produce
-from zyfa_triton.kernels.hopper.values import parked_mean, values_and_ones
+from zyfa_triton.kernels.hopper.values import values_and_ones
 from zyfa_triton.splice.marker import in_cluster
 
 _UNSPECIALIZED = [
