@@ -5,7 +5,6 @@ It does not choose configurations (`tuning`), write files or print.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from zyfa_triton import dispatch, hip, tuning
 from zyfa_triton.compile import TARGET, CompiledKernel, compile_call
 from zyfa_triton.kernels.hip import HipFamily
-from zyfa_triton.kernels.launch import launch_arguments
+from zyfa_triton.kernels.launch import nominal_arguments
 from zyfa_triton.problem import FP8, HEADDIMS, Problem
 from zyfa_triton.report import KernelReport, report
 
@@ -64,7 +63,7 @@ def problem(
 def kernels_that_serve(asked: Problem) -> tuple[str, ...]:
     """Kernels that a problem with packed, aligned tensors may run and that can be compiled here:
     the one in HIP needs a compiler (`zyfa_triton.hip`)."""
-    key, arguments = tuning.key_of(asked, TARGET), _nominal_arguments(asked)
+    key, arguments = tuning.key_of(asked, TARGET), nominal_arguments(asked)
     found = dict.fromkeys(
         (tuning.TRITON, *map(tuning.kernel_of, tuning.tunable(asked, key, arguments)))
     )
@@ -84,28 +83,8 @@ def compile_problem(
             configuration.
     """
     key = tuning.key_of(asked, TARGET)
-    arguments = _nominal_arguments(asked)
+    arguments = nominal_arguments(asked)
     selected = tuning.select(kernel, asked, key, arguments, lambda: tuning.resolve(key))
     chosen = tuning.launchable(selected, key) | dict(config or {})
     compiled = compile_call(tuning.kernel_of(selected), asked, arguments, chosen)
     return compiled, report(compiled.amdgcn, dynamic_lds=compiled.shared)
-
-
-def _nominal_arguments(asked: Problem) -> dict[str, Any]:
-    def tensor(seqlen: int, heads: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(asked.batch, seqlen, heads, size, dtype=dtype, device="meta")
-
-    is_fp8 = asked.is_fp8
-    descale = torch.empty(asked.batch, asked.nheads_k, device="meta") if is_fp8 else None
-    return launch_arguments(
-        asked,
-        tensor(asked.seqlen_q, asked.nheads, asked.headdim, asked.dtype),
-        tensor(asked.seqlen_k, asked.nheads_k, asked.headdim, asked.dtype),
-        tensor(asked.seqlen_k, asked.nheads_k, asked.headdim_v, asked.dtype),
-        tensor(asked.seqlen_q, asked.nheads, asked.headdim_v, asked.out_dtype),
-        None,
-        softmax_scale=1 / math.sqrt(asked.headdim),
-        q_descale=descale,
-        k_descale=descale,
-        v_descale=descale,
-    )
