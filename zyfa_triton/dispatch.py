@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from zyfa_triton import arch, backends, tuning
+from zyfa_triton import arch, backends, env, tuning
 from zyfa_triton.backends import BackendUnavailableError, Unavailable
 from zyfa_triton.kernels.family import Family
 from zyfa_triton.kernels.launch import TRITON, nominal_arguments
@@ -192,6 +192,7 @@ def run(
     v_mean: added to the rows of out that see a key; e4m3 only. rope: further columns of q and k, in
     tensors of their own.
     """
+    env.check()
     kernel = choose_kernel(kernel)
     backend = choose_backend(backend, q.device)
     if kernel in FAMILIES:
@@ -258,6 +259,7 @@ def run_quantising(
         Whether it did; if not, nothing was done, and the caller quantises and calls `run`. And the
         mean of K, float32 (batch, nheads_k, headdim), with subtract_k_mean.
     """
+    env.check()
     kernel = choose_kernel(kernel)
     if choose_backend(backend, q.device) != "device" or out.numel() == 0 or k.shape[1] == 0:
         return False, None

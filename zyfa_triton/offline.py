@@ -14,8 +14,11 @@ from zyfa_triton import dispatch, hip, tuning
 from zyfa_triton.compile import TARGET, CompiledKernel, compile_call
 from zyfa_triton.kernels.hip import HipFamily
 from zyfa_triton.kernels.launch import nominal_arguments
+from zyfa_triton.kernels.registry import FAMILIES, KERNELS, misfit
 from zyfa_triton.problem import FP8, HEADDIMS, Problem
 from zyfa_triton.report import KernelReport, report
+
+_WAVES_OF_A_WORKGROUP, _WAVES_OF_A_SIMD = 16, 8
 
 
 def problem(
@@ -72,6 +75,12 @@ def kernels_that_serve(asked: Problem) -> tuple[str, ...]:
     return tuple(found)
 
 
+def misfits(asked: Problem) -> dict[str, str]:
+    """By kernel, why it does not serve a problem with packed, aligned tensors; "" if it does."""
+    arguments = nominal_arguments(asked)
+    return {name: misfit(name, TARGET, asked, arguments) for name in KERNELS}
+
+
 def compile_problem(
     asked: Problem, config: Mapping[str, Any] | None = None, *, kernel: str = "auto"
 ) -> tuple[CompiledKernel, KernelReport]:
@@ -79,12 +88,30 @@ def compile_problem(
 
     Args:
         config: entries that replace those of the tuned or default configuration.
-        kernel: see `tuning.KERNELS`; ValueError where that one does not serve the problem or the
-            configuration.
+        kernel: see `tuning.KERNELS`.
+    Raises:
+        ValueError: that kernel does not serve the problem, or has no such configuration.
+        RuntimeError: it does not compile here, or the loop asked for by name gave way to Triton's.
     """
     key = tuning.key_of(asked, TARGET)
     arguments = nominal_arguments(asked)
     selected = tuning.select(kernel, asked, key, arguments, lambda: tuning.resolve(key))
     chosen = tuning.launchable(selected, key) | dict(config or {})
-    compiled = compile_call(tuning.kernel_of(selected), asked, arguments, chosen)
+    name = tuning.kernel_of(selected)
+    wrong = FAMILIES[name].complaint(chosen, block_scale=asked.block_scale)
+    wrong = wrong or _beyond_the_card(chosen)
+    if wrong:
+        raise ValueError(f"config: {wrong}")
+    compiled = compile_call(name, asked, arguments, chosen)
+    if kernel != "auto" and compiled.splice and compiled.kept_own_loop:
+        raise RuntimeError(f"{kernel}: Triton's own loop was kept ({compiled.splice})")
     return compiled, report(compiled.amdgcn, dynamic_lds=compiled.shared)
+
+
+def _beyond_the_card(config: Mapping[str, Any]) -> str:
+    """What a compute unit of gfx950 has no room for in a configuration; "" if it has."""
+    limits = {"num_warps": _WAVES_OF_A_WORKGROUP, "waves_per_eu": _WAVES_OF_A_SIMD}
+    for name, most in limits.items():
+        if config.get(name, 0) > most:
+            return f"{name} is {config[name]}, above {most}"
+    return ""
