@@ -44,7 +44,7 @@ def flash_attn_func(
         k, v: (batch, seqlen_k, nheads_k, headdim) and (..., headdim_v), dtype and device of q.
             Query head h reads key head h // (nheads // nheads_k). headdim/headdim_v: 128/128 or
             192/128.
-        softmax_scale: None is 1/sqrt(headdim).
+        softmax_scale: positive, finite times log2(e) in float32; None is 1/sqrt(headdim).
         causal: query i sees keys j <= i + seqlen_k - seqlen_q (aligned at the bottom right).
         q_descale, k_descale, v_descale: e4m3 inputs only; what a code has to be multiplied with. A
             float, a float32 tensor of one element, or (batch, nheads_k). None is 1. They must be
