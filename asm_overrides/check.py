@@ -29,20 +29,23 @@ _KERNEL = re.compile(r"^\s*\.amdhsa_kernel\s+(\S+)", re.MULTILINE)
 _LINE = re.compile(r"^line (\d+): ")
 
 
-def check_file(path: str | Path, *, strict: bool = False) -> list[Finding]:
+def check_file(
+    path: str | Path, *, strict: bool = False, objdump: str | None = None
+) -> list[Finding]:
     """Findings of the static checks for every kernel in a file.
 
     Args:
         path: assembler text (with or without kernel descriptors), an llvm-objdump listing, or an
             ELF code object.
         strict: see hazards.find_hazards; for code that no compiler made.
+        objdump: see loader.load_code_object.
     Raises:
         OSError: the file cannot be read.
         LoadError, ParseError: it is no gfx950 code at all.
     """
     data = Path(path).read_bytes()
     if data.startswith(_ELF_MAGIC):
-        return _check_code_object(data, strict)
+        return _check_code_object(data, strict, objdump)
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -118,14 +121,14 @@ def _wait_findings(
     ]
 
 
-def _check_code_object(data: bytes, strict: bool) -> list[Finding]:
+def _check_code_object(data: bytes, strict: bool, objdump: str | None) -> list[Finding]:
     image = elf.parse(data)
     names = [symbol[:-3] for symbol in image.symbols if symbol.endswith(".kd")]
     if not names:
         raise LoadError("the code object holds no kernel")
     found: list[Finding] = []
     for name in names:
-        found += check_kernel(load_code_object(data, name), strict=strict)
+        found += check_kernel(load_code_object(data, name, objdump), strict=strict)
     return _once(found)
 
 

@@ -14,6 +14,8 @@ import torch
 
 from zyfa_triton.problem import DTYPES, FP8, HEADDIMS, OUT_DTYPES, P_MODES, ROPE_WIDTHS
 
+_LARGEST_FLOAT32 = (2.0 - 2.0**-23) * 2.0**127
+_ZERO_FLOAT32 = 2.0**-150  # the largest double that becomes 0 as float32
 HEADDIM_V_OF_PARTS = dict(HEADDIMS)[sum(ROPE_WIDTHS)]
 _LAYOUT = "(batch, seqlen, nheads, headdim)"
 _OTHER_FP8 = {
@@ -189,15 +191,26 @@ def check_flags(**flags: object) -> None:
 
 
 def scale_or_default(softmax_scale: float | None, headdim: int) -> float:
-    """The softmax scale: 1/sqrt(headdim of q) for None. Raises unless positive and finite."""
+    """The softmax scale: 1/sqrt(headdim of q) for None.
+
+    Kernels take it times log2(e), as float32: raises unless both are positive and finite as such.
+    """
     if softmax_scale is None:
         return 1.0 / math.sqrt(headdim)
     if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, (int, float)):
         refuse(TypeError, "softmax_scale", type(softmax_scale).__name__, "a float, or None")
-    scale = float(softmax_scale)
-    if not (scale > 0.0 and scale < math.inf):
-        refuse(ValueError, "softmax_scale", scale, "a positive finite number, or None")
-    return scale
+    return _float32("softmax_scale", softmax_scale, _LARGEST_FLOAT32 / math.log2(math.e))
+
+
+def _float32(name: str, number: int | float, largest: float) -> float:
+    """A number above 0, up to `largest`, that float32 does not round to 0."""
+    if not _ZERO_FLOAT32 < number <= largest:  # also for an int that float() refuses
+        if isinstance(number, int) and number.bit_length() > 64:
+            got = f"an integer of {number.bit_length()} bits"
+        else:
+            got = str(float(number))
+        refuse(ValueError, name, got, f"a positive number of float32, up to {largest:.6g}")
+    return float(number)
 
 
 def expanded_descale(
@@ -215,14 +228,15 @@ def expanded_descale(
     if not isinstance(descale, torch.Tensor):
         if isinstance(descale, bool) or not isinstance(descale, (int, float)):
             refuse(TypeError, name, type(descale).__name__, "None, a float or a float32 tensor")
-        if not (descale > 0.0 and descale < math.inf):
-            refuse(ValueError, name, descale, "a positive finite number")
-        full = torch.full((1, 1), float(descale), dtype=torch.float32, device=q.device)
+        number = _float32(name, descale, _LARGEST_FLOAT32)
+        full = torch.full((1, 1), number, dtype=torch.float32, device=q.device)
         return full.expand(batch, nheads_k)
     if descale.dtype != torch.float32:
         refuse(TypeError, name, descale.dtype, "torch.float32")
     if descale.device != q.device:
         refuse(ValueError, name, f"a tensor on {descale.device}", f"{q.device}, where q is")
+    if descale.layout != torch.strided:
+        refuse(ValueError, name, f"layout {descale.layout}", "torch.strided")
     if torch.is_grad_enabled() and descale.requires_grad:
         refuse(NotImplementedError, name, "a tensor that requires grad", f"{name}.detach()")
     if descale.ndim == 2 and descale.shape[0] == batch and descale.shape[1] == nheads_k:
@@ -251,6 +265,8 @@ def check_out(
         refuse(TypeError, "out", out.dtype, ", ".join(str(dtype) for dtype in dtypes))
     if out.device != q.device:
         refuse(ValueError, "out", f"a tensor on {out.device}", f"{q.device}, where q is")
+    if out.layout != torch.strided:
+        refuse(ValueError, "out", f"layout {out.layout}", "torch.strided")
     shape = (q.shape[0], q.shape[1], q.shape[2], v.shape[3])
     if out.ndim != 4 or any(got != asked for got, asked in zip(out.shape, shape, strict=True)):
         refuse(ValueError, "out", f"shape {tuple(out.shape)}", f"{tuple(shape)}")

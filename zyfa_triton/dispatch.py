@@ -7,20 +7,25 @@ It does not check shapes or types (`interface`), and launches nothing itself.
 from __future__ import annotations
 
 import importlib
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from zyfa_triton import arch, backends, tuning
+from zyfa_triton import arch, backends, env, tuning
 from zyfa_triton.backends import BackendUnavailableError, Unavailable
-from zyfa_triton.kernels.registry import FAMILIES
-from zyfa_triton.problem import FP8, Problem, Rope
+from zyfa_triton.kernels.family import Family
+from zyfa_triton.kernels.launch import TRITON, nominal_arguments
+from zyfa_triton.kernels.registry import FAMILIES, misfit
+from zyfa_triton.problem import FP8, HEADDIMS, Problem, Rope
 
 KERNELS = tuning.KERNELS
 BACKENDS = backends.NAMES
 AUTO = "auto"
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -34,13 +39,19 @@ class Capability:
     remedy: str = ""
 
 
+def check_names(kernel: object, backend: object) -> None:
+    """Raises ValueError for a kernel or a back end that does not exist."""
+    for name, got, known in (("kernel", kernel, KERNELS), ("backend", backend, BACKENDS)):
+        if got not in (AUTO, *known):
+            raise ValueError(f"{name}: got {got!r}; accepted: {_quoted((AUTO, *known))}")
+
+
 def choose_kernel(kernel: str) -> str:
     """The kernel asked for; "auto" is left to the back end, which knows target and configuration.
 
     Raises ValueError for a name that does not exist.
     """
-    if kernel not in (AUTO, *KERNELS):
-        raise ValueError(f"kernel: got {kernel!r}; accepted: {_quoted((AUTO, *KERNELS))}")
+    check_names(kernel, AUTO)
     return kernel
 
 
@@ -50,8 +61,7 @@ def choose_backend(backend: str, device: torch.device) -> str:
     "auto" is "device" for CUDA and ROCm tensors and "reference" for CPU tensors. Raises ValueError
     for a name that does not exist or that does not take tensors of this device.
     """
-    if backend not in (AUTO, *BACKENDS):
-        raise ValueError(f"backend: got {backend!r}; accepted: {_quoted((AUTO, *BACKENDS))}")
+    check_names(AUTO, backend)
     on_device = device.type == "cuda"
     if backend == AUTO:
         return "device" if on_device else "reference"
@@ -66,6 +76,56 @@ def choose_backend(backend: str, device: torch.device) -> str:
             f"accepted for it: {_quoted((AUTO, *BACKENDS[1:]))}"
         )
     return backend
+
+
+def check_combination(
+    kernel: object,
+    backend: object,
+    *,
+    dtypes: Iterable[torch.dtype],
+    p_mode: str,
+    block_scale: bool | str,
+) -> None:
+    """Raises ValueError for options, right on their own, with which no call could run.
+
+    That is, none whose inputs have one of the dtypes, whatever its shape, strides and device.
+    """
+    check_names(kernel, backend)
+    reasons = []
+    for dtype in dtypes:
+        scaled = choose_block_scale(
+            block_scale, dtype=dtype, p_mode=p_mode, backend=BACKENDS[-1], device=_CPU
+        )
+        if kernel == AUTO:
+            continue
+        family = FAMILIES[str(kernel)]
+        if backend != AUTO:
+            _check_place(family, str(backend))
+        scalings = (True, False) if scaled and block_scale == AUTO else (scaled,)
+        for (headdim, headdim_v), causal, scaling in itertools.product(
+            HEADDIMS, (False, True), scalings
+        ):
+            problem = Problem(
+                dtype=dtype,
+                headdim=headdim,
+                headdim_v=headdim_v,
+                nheads=1,
+                nheads_k=1,
+                batch=1,
+                seqlen_q=1,
+                seqlen_k=1,
+                causal=causal,
+                p_mode=p_mode if dtype == FP8 else "exact",
+                block_scale=scaling,
+                out_dtype=torch.bfloat16 if dtype == FP8 else dtype,
+                return_lse=False,
+                device=_CPU.type,
+            )
+            target = family.target or ""
+            reasons.append(misfit(family.name, target, problem, nominal_arguments(problem)))
+    if reasons and all(reasons):
+        accepted = _quoted((AUTO, TRITON))
+        raise ValueError(f'kernel: got "{kernel}"; {reasons[0]}; accepted here: {accepted}')
 
 
 def choose_block_scale(
@@ -132,14 +192,11 @@ def run(
     v_mean: added to the rows of out that see a key; e4m3 only. rope: further columns of q and k, in
     tensors of their own.
     """
+    env.check()
     kernel = choose_kernel(kernel)
     backend = choose_backend(backend, q.device)
-    family = FAMILIES.get(kernel)
-    if family is not None and family.backends is not None and backend not in family.backends:
-        raise ValueError(
-            f'kernel: got "{kernel}", which is {family.nature}, with backend {backend!r}; '
-            f"accepted with it: {_quoted(family.backends)}"
-        )
+    if kernel in FAMILIES:
+        _check_place(FAMILIES[kernel], backend)
     module = available_backend(backend)
     problem = Problem.of(
         q,
@@ -202,6 +259,7 @@ def run_quantising(
         Whether it did; if not, nothing was done, and the caller quantises and calls `run`. And the
         mean of K, float32 (batch, nheads_k, headdim), with subtract_k_mean.
     """
+    env.check()
     kernel = choose_kernel(kernel)
     if choose_backend(backend, q.device) != "device" or out.numel() == 0 or k.shape[1] == 0:
         return False, None
@@ -233,6 +291,15 @@ def run_quantising(
         subtract_k_mean=subtract_k_mean,
         subtract_v_mean=subtract_v_mean,
     )
+
+
+def _check_place(family: Family, backend: str) -> None:
+    """Raises ValueError where a back end cannot run a kernel."""
+    if family.backends is not None and backend not in family.backends:
+        raise ValueError(
+            f'kernel: got "{family.name}", which is {family.nature}, with backend {backend!r}; '
+            f"accepted with it: {_quoted(family.backends)}"
+        )
 
 
 def _capability(name: str) -> Capability:

@@ -49,7 +49,8 @@ VARIABLES: tuple[Variable, ...] = (
         "ZYFA_LLVM",
         "path",
         "PATH",
-        "Folder that holds the tools of LLVM 22, with which the tests compare.",
+        "Folder that holds the tools of LLVM 22: llvm-objdump, with which `zyfa check`, `inspect` "
+        "and `schedule` read code objects, and those with which the tests compare.",
     ),
     Variable(
         "ZYFA_HIP_COMPILER",
@@ -68,8 +69,11 @@ VARIABLES: tuple[Variable, ...] = (
         changes_codegen=True,
     ),
     Variable("ROCM_PATH", "path", "/opt/rocm", "ROCm's own: where its compilers are looked for."),
-    Variable("PATH", "paths", "", "The system's own: where compilers are looked for."),
+    Variable(
+        "PATH", "paths", "", "The system's own: where compilers and llvm-objdump are looked for."
+    ),
     Variable("XDG_CACHE_HOME", "path", "~/.cache", "Parent of the default ZYFA_CACHE_DIR."),
+    Variable("HOME", "path", "", "The system's own: what ~ in a path stands for."),
     Variable(
         "TRITON_INTERPRET",
         "0 | 1",
@@ -89,9 +93,12 @@ VARIABLES: tuple[Variable, ...] = (
 )
 
 
+_DECLARED = frozenset(variable.name for variable in VARIABLES)
+
+
 def read(name: str) -> str | None:
     """The variable's text, None where it is unset or empty. Raises KeyError for others' names."""
-    if name not in {variable.name for variable in VARIABLES}:
+    if name not in _DECLARED:
         raise KeyError(f"{name} is not declared in zyfa_triton.env.VARIABLES")
     return os.environ.get(name) or None
 
@@ -112,6 +119,30 @@ def strict() -> bool:
     return value == "1"
 
 
+def check() -> None:
+    """Raises ValueError for a value that is refused, also where nothing depends on it: a call that
+    takes it and one that does not are not told apart by who makes them."""
+    tune()
+    strict()
+
+
+def complaints() -> list[str]:
+    """What is wrong with values that are one of several words, an error each."""
+    found = []
+    for parse in (tune, strict):
+        try:
+            parse()
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def objdump() -> str | None:
+    """The llvm-objdump in ZYFA_LLVM, which may not be there; None where that is unset: PATH's."""
+    folder = read("ZYFA_LLVM")
+    return None if folder is None else str(Path(folder).expanduser() / "llvm-objdump")
+
+
 def cache_dir() -> Path:
     """Folder for what is kept between processes; not created here."""
     chosen = read("ZYFA_CACHE_DIR")
@@ -124,7 +155,7 @@ def cache_dir() -> Path:
 def tuning_file() -> Path:
     """The user's file of tuned configurations, which may not exist yet."""
     names = ("ZYFA_TUNING_FILE", "ZYFA_CACHE_DIR", "XDG_CACHE_HOME", "HOME")
-    return _tuning_file(*map(os.environ.get, names))
+    return _tuning_file(*map(read, names))
 
 
 @cache

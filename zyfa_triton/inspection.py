@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asm_overrides.inspection import KernelCost, inspect_file, inspect_text
+from zyfa_triton import env
 
 if TYPE_CHECKING:
     from zyfa_triton.kernels.pingpong import PingPongLoop
@@ -93,8 +94,6 @@ def of_kernel(kernel: str, asked: Problem) -> Row:
     from zyfa_triton import offline
 
     compiled, _ = offline.compile_problem(asked, kernel=kernel)
-    if compiled.splice and compiled.kept_own_loop:
-        raise RuntimeError(f"{kernel}: Triton's own loop was kept ({compiled.splice})")
     (found,) = inspect_text(compiled.amdgcn, dynamic_lds=compiled.shared)
     return Row.of(found, kernel=kernel, headdim=asked.headdim, p_mode=asked.p_mode)
 
@@ -165,5 +164,5 @@ def of_file(path: Path) -> list[Row]:
     """Rows of the kernels in a file; raises as `asm_overrides.inspection.inspect_file`."""
     return [
         Row.of(found, kernel=found.name or path.stem, file=str(path))
-        for found in inspect_file(path)
+        for found in inspect_file(path, objdump=env.objdump())
     ]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from zyfa_triton import checks, ops
+from zyfa_triton import checks, dispatch, ops
 
 PMode = Literal["lean", "exact", "unscaled"]
 Descale = float | torch.Tensor | None
@@ -44,7 +44,7 @@ def flash_attn_func(
         k, v: (batch, seqlen_k, nheads_k, headdim) and (..., headdim_v), dtype and device of q.
             Query head h reads key head h // (nheads // nheads_k). headdim/headdim_v: 128/128 or
             192/128.
-        softmax_scale: None is 1/sqrt(headdim).
+        softmax_scale: positive, finite times log2(e) in float32; None is 1/sqrt(headdim).
         causal: query i sees keys j <= i + seqlen_k - seqlen_q (aligned at the bottom right).
         q_descale, k_descale, v_descale: e4m3 inputs only; what a code has to be multiplied with. A
             float, a float32 tensor of one element, or (batch, nheads_k). None is 1. They must be
@@ -82,6 +82,7 @@ def flash_attn_func(
     checks.check_options(
         causal=causal, p_mode=p_mode, block_scale=block_scale, return_lse=return_lse
     )
+    dispatch.check_names(kernel, backend)
     scale = checks.scale_or_default(softmax_scale, q.shape[3])
     nheads_k = k.shape[2]
     descales = [
@@ -158,6 +159,7 @@ def flash_attn_fp8_func(
     checks.check_options(
         causal=causal, p_mode=p_mode, block_scale=block_scale, return_lse=return_lse
     )
+    dispatch.check_names(kernel, backend)
     scale = checks.scale_or_default(softmax_scale, q.shape[3])
     _check_granularity(granularity)
     checks.check_flags(subtract_k_mean=subtract_k_mean, subtract_v_mean=subtract_v_mean)
@@ -213,8 +215,10 @@ def quantize_fp8(
     checks.check_flags(subtract_mean=subtract_mean)
     if not 1 <= x.shape[3] <= 256:
         checks.refuse(ValueError, "x", f"headdim {x.shape[3]}", "1 to 256")
+    if nheads_k is not None and (isinstance(nheads_k, bool) or not isinstance(nheads_k, int)):
+        checks.refuse(TypeError, "nheads_k", repr(nheads_k), "an int, or None")
     groups = x.shape[2] if nheads_k is None else nheads_k
-    if isinstance(groups, bool) or groups < 1 or x.shape[2] % groups != 0:
+    if groups < 1 or x.shape[2] % groups != 0:
         checks.refuse(
             ValueError, "nheads_k", repr(nheads_k), f"a divisor of the {x.shape[2]} heads of x"
         )
@@ -251,8 +255,14 @@ def warmup(
     Returns:
         The configuration that such calls use from now on; empty for back ends that have none.
     """
-    from zyfa_triton import dispatch, mla, tuning
+    from zyfa_triton import mla, tuning
 
+    checks.check_flags(quantize=quantize, tune=tune)
+    if not isinstance(q, torch.Tensor):
+        checks.refuse(TypeError, "q", type(q).__name__, "a torch.Tensor")
+    if rope is not None and (not isinstance(rope, (tuple, list)) or len(rope) != 2):
+        got = f"{len(rope)} values" if isinstance(rope, (tuple, list)) else type(rope).__name__
+        checks.refuse(TypeError, "rope", got, "None, or (q_rope, k_rope)")
     backend = dispatch.choose_backend(options.get("backend", "auto"), q.device)
     if tune and backend != "device":
         checks.refuse(

@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from zyfa_triton import checks, ops
+from zyfa_triton import checks, dispatch, ops
 from zyfa_triton.interface import Descale, PMode
 from zyfa_triton.problem import ROPE_WIDTHS
 
@@ -67,6 +67,7 @@ def flash_attn_mla_func(
     checks.check_options(
         causal=causal, p_mode=p_mode, block_scale=block_scale, return_lse=return_lse
     )
+    dispatch.check_names(kernel, backend)
     scale = checks.scale_or_default(softmax_scale, _HEADDIM)
     given = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     descales = {
@@ -131,6 +132,7 @@ def flash_attn_mla_fp8_func(
     checks.check_options(
         causal=causal, p_mode=p_mode, block_scale=block_scale, return_lse=return_lse
     )
+    dispatch.check_names(kernel, backend)
     checks.check_flags(subtract_k_mean=subtract_k_mean, subtract_v_mean=subtract_v_mean)
     scale = checks.scale_or_default(softmax_scale, _HEADDIM)
     if out is not None:

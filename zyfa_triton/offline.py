@@ -5,7 +5,6 @@ It does not choose configurations (`tuning`), write files or print.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,9 +13,12 @@ import torch
 from zyfa_triton import dispatch, hip, tuning
 from zyfa_triton.compile import TARGET, CompiledKernel, compile_call
 from zyfa_triton.kernels.hip import HipFamily
-from zyfa_triton.kernels.launch import launch_arguments
+from zyfa_triton.kernels.launch import nominal_arguments
+from zyfa_triton.kernels.registry import FAMILIES, KERNELS, misfit
 from zyfa_triton.problem import FP8, HEADDIMS, Problem
 from zyfa_triton.report import KernelReport, report
+
+_WAVES_OF_A_WORKGROUP, _WAVES_OF_A_SIMD = 16, 8
 
 
 def problem(
@@ -64,13 +66,19 @@ def problem(
 def kernels_that_serve(asked: Problem) -> tuple[str, ...]:
     """Kernels that a problem with packed, aligned tensors may run and that can be compiled here:
     the one in HIP needs a compiler (`zyfa_triton.hip`)."""
-    key, arguments = tuning.key_of(asked, TARGET), _nominal_arguments(asked)
+    key, arguments = tuning.key_of(asked, TARGET), nominal_arguments(asked)
     found = dict.fromkeys(
         (tuning.TRITON, *map(tuning.kernel_of, tuning.tunable(asked, key, arguments)))
     )
     if hip.found_compiler() is None:
         found.pop(HipFamily.name, None)
     return tuple(found)
+
+
+def misfits(asked: Problem) -> dict[str, str]:
+    """By kernel, why it does not serve a problem with packed, aligned tensors; "" if it does."""
+    arguments = nominal_arguments(asked)
+    return {name: misfit(name, TARGET, asked, arguments) for name in KERNELS}
 
 
 def compile_problem(
@@ -80,32 +88,30 @@ def compile_problem(
 
     Args:
         config: entries that replace those of the tuned or default configuration.
-        kernel: see `tuning.KERNELS`; ValueError where that one does not serve the problem or the
-            configuration.
+        kernel: see `tuning.KERNELS`.
+    Raises:
+        ValueError: that kernel does not serve the problem, or has no such configuration.
+        RuntimeError: it does not compile here, or the loop asked for by name gave way to Triton's.
     """
     key = tuning.key_of(asked, TARGET)
-    arguments = _nominal_arguments(asked)
+    arguments = nominal_arguments(asked)
     selected = tuning.select(kernel, asked, key, arguments, lambda: tuning.resolve(key))
     chosen = tuning.launchable(selected, key) | dict(config or {})
-    compiled = compile_call(tuning.kernel_of(selected), asked, arguments, chosen)
+    name = tuning.kernel_of(selected)
+    wrong = FAMILIES[name].complaint(chosen, block_scale=asked.block_scale)
+    wrong = wrong or _beyond_the_card(chosen)
+    if wrong:
+        raise ValueError(f"config: {wrong}")
+    compiled = compile_call(name, asked, arguments, chosen)
+    if kernel != "auto" and compiled.splice and compiled.kept_own_loop:
+        raise RuntimeError(f"{kernel}: Triton's own loop was kept ({compiled.splice})")
     return compiled, report(compiled.amdgcn, dynamic_lds=compiled.shared)
 
 
-def _nominal_arguments(asked: Problem) -> dict[str, Any]:
-    def tensor(seqlen: int, heads: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(asked.batch, seqlen, heads, size, dtype=dtype, device="meta")
-
-    is_fp8 = asked.is_fp8
-    descale = torch.empty(asked.batch, asked.nheads_k, device="meta") if is_fp8 else None
-    return launch_arguments(
-        asked,
-        tensor(asked.seqlen_q, asked.nheads, asked.headdim, asked.dtype),
-        tensor(asked.seqlen_k, asked.nheads_k, asked.headdim, asked.dtype),
-        tensor(asked.seqlen_k, asked.nheads_k, asked.headdim_v, asked.dtype),
-        tensor(asked.seqlen_q, asked.nheads, asked.headdim_v, asked.out_dtype),
-        None,
-        softmax_scale=1 / math.sqrt(asked.headdim),
-        q_descale=descale,
-        k_descale=descale,
-        v_descale=descale,
-    )
+def _beyond_the_card(config: Mapping[str, Any]) -> str:
+    """What a compute unit of gfx950 has no room for in a configuration; "" if it has."""
+    limits = {"num_warps": _WAVES_OF_A_WORKGROUP, "waves_per_eu": _WAVES_OF_A_SIMD}
+    for name, most in limits.items():
+        if config.get(name, 0) > most:
+            return f"{name} is {config[name]}, above {most}"
+    return ""

@@ -14,6 +14,7 @@ from typing import Any
 from asm_overrides.passes.pipeline import Options, generate
 from asm_overrides.recipes.attention_fp8 import Parameters, build
 from asm_overrides.timing import DEFAULT, Constants, Prediction, predict, steady_file, steady_text
+from zyfa_triton import env
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def of_file(
     constants: Constants = DEFAULT,
 ) -> Scheduled:
     """Schedule of the kernel in a file; raises as `asm_overrides.timing.steady_file`."""
-    steady = steady_file(path, waves=waves, decisions=decisions)
+    steady = steady_file(path, waves=waves, decisions=decisions, objdump=env.objdump())
     data = path.read_bytes()
     notes = {} if data.startswith(b"\x7fELF") else _notes(data.decode())
     return Scheduled(steady.name or path.stem, "", str(path), predict(steady, constants), notes)

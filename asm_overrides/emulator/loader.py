@@ -60,6 +60,9 @@ def load_text(text: str, name: str | None = None) -> Kernel:
     return _kernel(chosen, program, descriptor, metadata.from_text(text), start, entry)
 
 
+_NEED = "code objects need llvm-objdump (LLVM 20 or later)"
+
+
 def load_code_object(data: bytes, name: str | None = None, objdump: str | None = None) -> Kernel:
     """Kernel of an ELF code object (hsaco), disassembled by llvm-objdump.
 
@@ -205,7 +208,9 @@ def find_objdump() -> str | None:
 
 def _disassemble(data: bytes, objdump: str | None) -> str:
     if objdump is None:
-        raise LoadError("code objects need llvm-objdump (LLVM 20 or later) on PATH; none found")
+        raise LoadError(f"{_NEED} on PATH, or in the folder that ZYFA_LLVM names; none found")
+    if shutil.which(objdump) is None:
+        raise LoadError(f"{_NEED}; {objdump} is no program")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.hsaco"
         path.write_bytes(data)

@@ -42,20 +42,23 @@ class KernelCost:
     lds_bytes: int | None
 
 
-def inspect_file(path: str | Path, *, dynamic_lds: int | None = None) -> list[KernelCost]:
+def inspect_file(
+    path: str | Path, *, dynamic_lds: int | None = None, objdump: str | None = None
+) -> list[KernelCost]:
     """Costs of every kernel in a file that has a loop with matrix instructions.
 
     Args:
         path: assembler text (with or without kernel descriptors), an llvm-objdump listing, or an
             ELF code object.
         dynamic_lds: bytes of LDS that the launcher adds, where known.
+        objdump: see loader.load_code_object.
     Raises:
         OSError: the file cannot be read.
         LoadError, ParseError: it is no gfx950 code, or has no such loop.
     """
     data = Path(path).read_bytes()
     if data.startswith(_ELF_MAGIC):
-        return _inspect_code_object(data, dynamic_lds)
+        return _inspect_code_object(data, dynamic_lds, objdump)
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -77,10 +80,12 @@ def inspect_text(text: str, *, dynamic_lds: int | None = None) -> list[KernelCos
     return [KernelCost("", cost, others, _named(program.instructions), None, lds_bytes)]
 
 
-def _inspect_code_object(data: bytes, dynamic_lds: int | None) -> list[KernelCost]:
+def _inspect_code_object(
+    data: bytes, dynamic_lds: int | None, objdump: str | None
+) -> list[KernelCost]:
     image = elf.parse(data)
     names = [symbol[:-3] for symbol in image.symbols if symbol.endswith(".kd")]
-    kernels = [load_code_object(data, name) for name in names]
+    kernels = [load_code_object(data, name, objdump) for name in names]
     return _inspect_kernels(kernels, metadata.from_note(image.note), dynamic_lds)
 
 

@@ -87,15 +87,22 @@ def steady_text(
 
 
 def steady_file(
-    path: str | Path, *, waves: int | None = None, decisions: Mapping[int, bool] | None = None
+    path: str | Path,
+    *,
+    waves: int | None = None,
+    decisions: Mapping[int, bool] | None = None,
+    objdump: str | None = None,
 ) -> Steady:
-    """Steady state of the kernel in a file: text as above, or an ELF code object; OSError."""
+    """Steady state of the kernel in a file: text as above, or an ELF code object; OSError.
+
+    objdump: see loader.load_code_object.
+    """
     data = Path(path).read_bytes()
     if data.startswith(b"\x7fELF"):
         names = [name[:-3] for name in elf.parse(data).symbols if name.endswith(".kd")]
         if len(names) != 1:
             raise LoadError(f"{path} has {len(names)} kernels; accepted: code objects with one")
-        kernel = load_code_object(data, names[0])
+        kernel = load_code_object(data, names[0], objdump)
         return steady_kernel(kernel, waves=waves, decisions=decisions)
     try:
         text = data.decode()

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from asm_overrides.check import check_file, check_text
-from asm_overrides.emulator import load_text
+from asm_overrides.emulator import load_text, loader
 from asm_overrides.emulator.loader import LoadError
 from tests.asm.attention_runs import attention_run
 from tests.asm.llvm import assemble, disassemble, tool
 from tests.asm.program import LOAD_POINTERS, kernel_text
+from zyfa_triton.cli import main
 
 LOAD = "global_load_dword v1, v62, s[6:7]"
 USE = "v_mov_b32_e32 v2, v1"
@@ -47,6 +48,20 @@ def test_assembly_with_descriptor(tmp_path: Path) -> None:
 def test_assembly_without_descriptor() -> None:
     assert kinds(GOOD + "\ns_endpgm") == []
     assert kinds(BAD + "\ns_endpgm") == ["use-before-wait"]
+
+
+def test_command_reads_code_objects_with_the_named_objdump(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = linked(kernel_text(BAD), tmp_path)
+    folder = Path(tool("llvm-objdump")).resolve().parent
+    monkeypatch.setattr(loader, "find_objdump", lambda: None)  # none on PATH
+    monkeypatch.delenv("ZYFA_LLVM", raising=False)
+    assert main(["check", str(path)]) == 2
+    assert "in the folder that ZYFA_LLVM names; none found" in capsys.readouterr().err
+    monkeypatch.setenv("ZYFA_LLVM", str(folder))
+    assert main(["check", str(path)]) == 1
+    assert "1 findings" in capsys.readouterr().out
 
 
 def test_listing_of_a_disassembler(tmp_path: Path) -> None:

@@ -118,8 +118,12 @@ def test_verbose_says_what_comes_next(fakes: FakeTime, capsys: pytest.CaptureFix
     ]
 
 
-def test_list_of_paths(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--list-paths"]) == 0
+def test_list_of_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "paths.json"
+    assert main(["bench", "--list-paths", "--json", str(target)]) == 0
+    assert [row["path"] for row in json.loads(target.read_text())] == [
+        path.name for path in peers.all_paths()
+    ]
     printed = capsys.readouterr().out
     for path in peers.all_paths():
         assert path.name in printed
@@ -138,6 +142,13 @@ def test_list_of_paths(capsys: pytest.CaptureFixture[str]) -> None:
         (["--settle", "-1"], "settle: got -1.0; accepted: 0 and more seconds"),
         (["--rounds", "0"], "0 is below 1"),
         (["--headdim", "64"], "invalid choice: 64"),
+        (["--suite", "quick", "--seqlen", "64", "--nheads", "4"], "--suite: beside a shape of"),
+        (
+            ["--seqlen", "64", "--nheads", "4", "--quantise", "--dtype", "bf16"],
+            "--quantise: of FP8 paths",
+        ),
+        (["--list-paths", "--paths", "zyfa*"], "--paths: of a measurement; --list-paths"),
+        (["--list-paths", "--markdown", "x.md"], "--markdown: of a measurement; --list-paths"),
     ],
 )
 def test_wrong_arguments_are_usage_errors(
@@ -174,6 +185,44 @@ def test_stored_rows_are_shown_again(
     assert "zyfa-good" not in capsys.readouterr().out
 
 
+def test_stored_rows_are_written_again_each_with_its_environment(
+    fakes: FakeTime, tmp_path: Path
+) -> None:
+    first, second, both = (tmp_path / f"{name}.json" for name in ("first", "second", "both"))
+    main([*QUICK, *SHORT, "--json", str(first)])
+    rows = json.loads(first.read_text())
+    for row in rows:
+        row["environment"] = {"device": "another"}
+    second.write_text(json.dumps(rows))
+    assert main(["bench", "--rows", str(first), str(second), "--json", str(both)]) == 0
+    assert json.loads(both.read_text()) == [*json.loads(first.read_text()), *rows]
+    arguments = ["--rows", str(second), "--paths", "zyfa-good", "--json", str(both)]
+    assert main(["bench", *arguments]) == 0
+    assert json.loads(both.read_text()) == [row for row in rows if row["path"] == "zyfa-good"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("--suite headline", "--activations sample", "--no-gaussian", "--verbose", "--seqlen 128"),
+        *("--nheads 2", "--nheads-k 1", "--batch 1", "--headdim 128", "--causal", "--no-causal"),
+        *("--quantise", "--dtype fp8", "--rounds 2", "--settle 1", "--seconds 0.5"),
+    ],
+)
+@pytest.mark.parametrize("mode", [["--rows", "rows.json"], ["--list-paths"]])
+def test_options_of_a_measurement_are_refused_where_none_is_made(
+    mode: list[str], arguments: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = arguments.split()[0].replace("--no-causal", "--causal")
+    message = usage_error(["bench", *mode, *arguments.split()], capsys)
+    assert f"error: {option}: of a measurement; {mode[0]} makes none" in message
+
+
+def test_no_picture_is_said(no_gpu: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, "--png", "absent.png"]) == 1
+    assert "no picture: nothing was timed" in capsys.readouterr().out
+
+
 def test_files_that_hold_no_rows_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,5 +230,5 @@ def test_files_that_hold_no_rows_are_refused(
     for content in ("[", "[]", "[1]", '[{"path": "x"}]', "3"):
         target.write_text(content)
         message = usage_error(["bench", "--rows", str(target)], capsys)
-        assert "accepted: what --json wrote" in message
+        assert f"--rows: {target}: " in message and "accepted: what --json wrote" in message
     assert "cannot read" in usage_error(["bench", "--rows", str(tmp_path / "no.json")], capsys)

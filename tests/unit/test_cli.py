@@ -6,9 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from asm_overrides import check
+from asm_overrides.emulator import LoadError, loader
+from asm_overrides.inspection import files
+from asm_overrides.timing import steady
 from zyfa_triton import activations, dispatch
 from zyfa_triton.cli import COMMANDS, build_parser, main, options
 from zyfa_triton.cli.output import percent, table, write_json
@@ -137,6 +142,32 @@ def test_run_makes_inputs_for_the_head_dim_that_is_not_captured(tmp_path: Path) 
         (["check"], "the following arguments are required: FILE"),
         (["check", "absent.s"], "cannot read absent.s: No such file or directory"),
         (["demo", "--seqlen", "9999"], "seqlen: 9999 asked for"),
+        # configurations that are none
+        (["compile", "-o", "x", "--block-m", "48"], "BLOCK_M is 48, not a power of two"),
+        (["compile", "-o", "x", "--block-m", "8"], "must lie in 16 to 256"),
+        (["compile", "-o", "x", "--num-warps", "3"], "num_warps is 3, not a power of two"),
+        (["compile", "-o", "x", "--num-warps", "32"], "num_warps is 32, above 16"),
+        (["compile", "-o", "x", "--waves-per-eu", "9"], "waves_per_eu is 9, above 8"),
+        (
+            ["compile", "-o", "x", "--kernel", "pingpong", "--num-warps", "4"],
+            "the ping-pong loop has {'BLOCK_M': 256,",
+        ),
+        (["compile", "-o", "x", "--kernel", "pingpong", "--block-m", "128"], "not {'BLOCK_M': 128"),
+        (["compile", "-o", "x", "--kernel", "hip", "--dtype", "bf16", "--block-m", "64"], "in HIP"),
+        (
+            ["inspect", "--kernel", "hip"],
+            "--kernel: got hip; it takes bfloat16 inputs, not torch.float8_e4m3fn; accepted here: "
+            "triton, pingpong\n",
+        ),
+        (
+            ["schedule", "--seqlens", "256", "--kernel", "hip"],
+            "--kernel: got hip; accepted with --seqlens: triton, pingpong\n",
+        ),
+        (
+            ["schedule", "--p-mode", "unscaled"],
+            "--p-mode: got unscaled; accepted with --kernel pingpong: lean, exact\n",
+        ),
+        (["schedule", "--seqlens", "256", "--p-mode", "unscaled"], "--p-mode: got unscaled; acc"),
         ([], "the following arguments are required: COMMAND"),
         (["dance"], "invalid choice: 'dance'"),
     ],
@@ -150,6 +181,85 @@ def test_wrong_arguments_are_usage_errors(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in usage_error(arguments, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("run --seed 3 --backend reference", "--seed: of made-up inputs"),
+        ("run --seed 0 --backend reference", "--seed: of made-up inputs"),
+        ("inspect --variants --kernel triton", "--variants: of --kernel pingpong"),
+        ("inspect loop.s --p-mode lean", "--p-mode: of the op's kernels"),
+        ("inspect loop.s --dtype bf16", "--dtype: of the op's kernels"),
+        ("inspect loop.s --headdim 192", "--headdim: of the op's kernels"),
+        ("inspect loop.s --no-causal", "--causal: of the op's kernels"),
+        ("inspect loop.s --block-scale off", "--block-scale: of the op's kernels"),
+        ("schedule --kernel triton --pack op_sel", "--pack: of --kernel pingpong"),
+        ("schedule --kernel triton --multiply-add packed", "--multiply-add: of --kernel pingpong"),
+        ("schedule --kernel triton hip --row-sum dense", "--row-sum: of --kernel pingpong"),
+        ("schedule --kernel hip --p-mode exact", "--p-mode: of fp8"),
+        ("schedule --take 3", "--take: of a FILE"),
+        ("schedule --pass 3", "--pass: of a FILE"),
+        ("schedule --waves 8", "--waves: of a FILE"),
+        ("schedule --seqlens 256 --waves 8", "--waves: of a FILE"),
+        ("schedule --clock 2", "--clock: of whole launches"),
+        ("schedule --nheads 16", "--nheads: of whole launches"),
+        ("schedule --nheads-k 4", "--nheads-k: of whole launches"),
+        ("schedule --batch 4", "--batch: of whole launches"),
+        ("schedule --rescales 0", "--rescales: of whole launches"),
+        ("schedule --cycles 100", "--cycles: of the picture"),
+        ("schedule --seqlens 256 --p-mode exact --pack op_sel", "--pack: got op_sel"),
+        ("schedule loop.s --p-mode exact", "--p-mode: of the op's kernels"),
+        ("schedule loop.s --headdim 192", "--headdim: of the op's kernels"),
+        ("schedule loop.s --no-causal", "--causal: of the op's kernels"),
+        ("schedule loop.s --pack perm", "--pack: of the op's kernels"),
+        ("schedule loop.s --kernel triton --pack perm", "--pack: of --kernel pingpong"),
+        ("capture script.py --tokens 64", "--tokens: of --text"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(
+    arguments: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").touch()
+    assert f"error: {message}" in usage_error(arguments.split(), capsys)
+
+
+@pytest.mark.parametrize("command", ["check", "inspect", "schedule"])
+def test_code_objects_are_read_with_the_named_folder_s_objdump(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def load(data: bytes, name: str, objdump: str | None) -> None:
+        raise LoadError(f"{name} by {objdump}")
+
+    image = SimpleNamespace(symbols={"kernel.kd": 0}, note={})
+    for module in (check, files, steady):
+        monkeypatch.setattr(module, "load_code_object", load)
+        monkeypatch.setattr(module.elf, "parse", lambda data: image)
+    (tmp_path / "kernel.hsaco").write_bytes(b"\x7fELF")
+    monkeypatch.setenv("ZYFA_LLVM", str(tmp_path / "bin"))
+    message = usage_error([command, str(tmp_path / "kernel.hsaco")], capsys)
+    assert f"kernel by {tmp_path / 'bin' / 'llvm-objdump'}" in message
+    monkeypatch.delenv("ZYFA_LLVM")
+    assert "kernel by None" in usage_error([command, str(tmp_path / "kernel.hsaco")], capsys)
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "llvm-objdump (LLVM 20 or later), in ZYFA_LLVM's folder" in capsys.readouterr().out
+
+
+def test_an_objdump_that_is_not_there_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "llvm-objdump")
+    with pytest.raises(LoadError, match=f"{missing} is no program"):
+        loader._disassemble(b"", missing)
+    with pytest.raises(LoadError, match="in the folder that ZYFA_LLVM names; none found"):
+        loader._disassemble(b"", None)
 
 
 def test_check_passes_good_code_and_names_the_line_of_bad_code(
@@ -187,6 +297,23 @@ def test_doctor_lists_every_back_end_and_what_to_do(
         if not one["available"]:
             assert one["reason"] and one["remedy"]
             assert one["remedy"] in printed
+
+
+@pytest.mark.parametrize(("name", "value"), [("ZYFA_TUNE", "foo"), ("ZYFA_STRICT", "2")])
+def test_doctor_names_variables_that_are_refused(
+    name: str,
+    value: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert main(["doctor", "--json", str(tmp_path / "doctor.json")]) == 1
+    assert f"  {name}: got '{value}'; accepted are " in capsys.readouterr().out
+    (wrong,) = json.loads((tmp_path / "doctor.json").read_text())["environment"]
+    assert wrong.startswith(f"{name}: got '{value}'")
+    arguments = ["run", "--backend", "reference", "--seqlen", "64"]
+    assert f"{name}: got '{value}'" in usage_error(arguments, capsys)
 
 
 def test_reader_that_goes_away_is_no_error() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import zyfa_triton
-from zyfa_triton import env
+from zyfa_triton import env, flash_attn_fp8_func, flash_attn_func
+from zyfa_triton.testing import make_inputs
 
 ROOT = Path(zyfa_triton.__file__).parent
 
@@ -26,6 +27,31 @@ def test_undeclared_variables_cannot_be_read(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("ZYFA_SECRET", "1")
     with pytest.raises(KeyError, match="ZYFA_SECRET is not declared"):
         env.read("ZYFA_SECRET")
+
+
+def test_env_itself_reads_declared_variables_only() -> None:
+    """os.environ is met where names are checked, and where a child inherits all of it."""
+    functions = ast.parse((ROOT / "env.py").read_text(encoding="utf-8")).body
+    readers = {
+        function.name
+        for function in functions
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    assert readers == {"read", "child_environment"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("ZYFA_TUNE", "foo"), ("ZYFA_STRICT", "2")])
+def test_a_wrong_value_is_an_error_in_every_call(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = make_inputs(3, 3)
+    monkeypatch.setenv(name, value)
+    assert [text.split(";")[0] for text in env.complaints()] == [f"{name}: got {value!r}"]
+    for function in (flash_attn_func, flash_attn_fp8_func):
+        with pytest.raises(ValueError, match=f"^{name}: got '{value}'; accepted are "):
+            function(x.q, x.k, x.v)
 
 
 def test_tune_is_on_or_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from zyfa_triton import checks, flash_attn_fp8_func, flash_attn_func, quantize, quantize_fp8
+from zyfa_triton import (
+    checks,
+    flash_attn_fp8_func,
+    flash_attn_func,
+    flash_attn_mla_fp8_func,
+    flash_attn_mla_func,
+    quantize,
+    quantize_fp8,
+    warmup,
+)
+from zyfa_triton.numerics import code_scale_log2
 from zyfa_triton.problem import FP8
 from zyfa_triton.reference import attention_ref
 from zyfa_triton.testing import make_inputs
@@ -39,6 +50,9 @@ class Refusal(NamedTuple):
     dtype: torch.dtype = torch.bfloat16
 
 
+PART = tensor(BATCH, SEQLEN, NHEADS, 64)
+
+
 def set_to(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda _: values
 
@@ -52,6 +66,14 @@ def to(name: str, dtype: torch.dtype) -> Callable[[dict[str, Any]], dict[str, An
 
 
 ALL = slice(None)
+BEYOND_FLOAT32 = [
+    (1e39, "1e+39"),
+    (2.0**128 - 2.0**103, "3.4028235"),  # the smallest that rounds to infinity
+    (1e-46, "1e-46"),
+    (2.0**-150, "7.006"),  # the largest that rounds to 0
+    (10**400, "an integer of 1329 bits"),  # float() raises OverflowError
+    (10**5000, "an integer of 16610 bits"),  # and so does its repr
+]
 REFUSALS = [
     Refusal("q-type", set_to(q=[1.0]), TypeError, ("q:", "list", "torch.Tensor")),
     Refusal("q-float32", to("q", torch.float32), TypeError, ("q:", "float32", "torch.bfloat16")),
@@ -96,6 +118,19 @@ REFUSALS = [
     Refusal("scale-negative", set_to(softmax_scale=-1), ValueError, ("softmax_scale:", "-1.0")),
     Refusal("scale-inf", set_to(softmax_scale=float("inf")), ValueError, ("softmax_scale:", "inf")),
     Refusal("scale-nan", set_to(softmax_scale=float("nan")), ValueError, ("softmax_scale:", "nan")),
+    *(
+        Refusal(
+            f"scale-float32-{i}-{dtype}",
+            set_to(softmax_scale=scale),
+            ValueError,
+            ("softmax_scale:", got, "float32, up to 2.35866e+38"),
+            dtype,
+        )
+        for dtype in (torch.bfloat16, FP8)
+        for i, (scale, got) in enumerate(
+            [*BEYOND_FLOAT32, (2.36e38, "2.36e+38"), (3.4e38, "3.4e+38")]
+        )
+    ),
     Refusal("scale-type", set_to(softmax_scale="1"), TypeError, ("softmax_scale:", "str", "float")),
     Refusal("scale-bool", set_to(softmax_scale=True), TypeError, ("softmax_scale:", "bool")),
     Refusal("causal", set_to(causal=1), TypeError, ("causal:", "1", "True, False")),
@@ -104,6 +139,13 @@ REFUSALS = [
     Refusal("p_mode-type", set_to(p_mode=3), ValueError, ("p_mode:", "3", '"unscaled"')),
     Refusal("kernel", set_to(kernel="cuda"), ValueError, ("kernel:", "cuda", '"auto", "triton"')),
     Refusal("backend", set_to(backend="tpu"), ValueError, ("backend:", "tpu", '"interpreter"')),
+    *(
+        Refusal(
+            f"{name}-{got!r}", set_to(**{name: got}), ValueError, (f"{name}:", repr(got), known)
+        )
+        for name, known in (("kernel", '"auto", "triton"'), ("backend", '"auto", "device"'))
+        for got in (None, 3, b"auto")
+    ),
     Refusal("backend-cpu", set_to(backend="device"), ValueError, ("backend:", "cpu", "emulated")),
     Refusal(
         "block_scale", set_to(block_scale="yes"), ValueError, ("block_scale:", "yes", '"auto"')
@@ -120,6 +162,24 @@ REFUSALS = [
     Refusal("descale-16", set_to(q_descale=1.0), ValueError, ("q_descale:", "bfloat16", "None")),
     Refusal("descale-type", set_to(k_descale="1"), TypeError, ("k_descale:", "str", "float"), FP8),
     Refusal("descale-0", set_to(v_descale=0.0), ValueError, ("v_descale:", "0.0", "positive"), FP8),
+    *(
+        Refusal(
+            f"{name}-float32-{i}",
+            set_to(**{name: descale}),
+            ValueError,
+            (f"{name}:", got, "float32, up to 3.40282e+38"),
+            FP8,
+        )
+        for name in ("q_descale", "k_descale", "v_descale")
+        for i, (descale, got) in enumerate(BEYOND_FLOAT32)
+    ),
+    Refusal(
+        "descale-sparse",
+        set_to(k_descale=torch.ones(2, 2).to_sparse()),
+        ValueError,
+        ("k_descale:", "sparse", "strided"),
+        FP8,
+    ),
     Refusal(
         "descale-dtype",
         set_to(q_descale=torch.ones(2, 2, dtype=torch.float64)),
@@ -244,6 +304,12 @@ REFUSALS = [
         ("out:", "last stride of 1"),
     ),
     Refusal(
+        "out-sparse",
+        set_to(out=tensor(2, 6, 4, 128).to_sparse()),
+        ValueError,
+        ("out:", "layout torch.sparse_coo", "torch.strided"),
+    ),
+    Refusal(
         "out-expanded",
         set_to(out=tensor(1, 6, 4, 128).expand(2, 6, 4, 128)),
         ValueError,
@@ -276,6 +342,55 @@ def test_refuses(case: Refusal) -> None:
         assert word in str(caught.value), f"{word!r} is missing in: {caught.value}"
     assert type(caught.value) is case.error
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scale", [2.0**-149, 1e-45, 2.35e38, 10**38])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, FP8])
+def test_every_scale_that_is_accepted_reaches_the_op_as_float32(
+    scale: float, dtype: torch.dtype
+) -> None:
+    x = make_inputs(5, 7, dtype=dtype)
+    assert 0 < code_scale_log2(checks.scale_or_default(scale, 128)) < math.inf
+    out = flash_attn_func(torch.zeros(x.q.shape).to(dtype), x.k, x.v, scale)  # all scores are 0
+    assert isinstance(out, torch.Tensor) and bool(out.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"quantize": "no"}, TypeError, "quantize: got 'no'; accepted: True, False"),
+        ({"tune": "no"}, TypeError, "tune: got 'no'; accepted: True, False"),
+        ({"tune": 0}, TypeError, "tune: got 0; accepted: True, False"),
+        ({"rope": (PART,)}, TypeError, "rope: got 1 values; accepted: None, or (q_rope, k_rope)"),
+        ({"rope": (PART,) * 3}, TypeError, "rope: got 3 values; accepted: None, or (q_rope, k"),
+        ({"rope": PART}, TypeError, "rope: got Tensor; accepted: None, or (q_rope, k_rope)"),
+        ({"rope": (PART, None)}, TypeError, "k_rope: got NoneType; accepted: a torch.Tensor"),
+        ({"q": None}, TypeError, "q: got NoneType; accepted: a torch.Tensor"),
+        ({"kernel": None}, ValueError, "kernel: got None; accepted: "),
+        ({"backend": 3}, ValueError, "backend: got 3; accepted: "),
+    ],
+)
+def test_warmup_refuses(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        warmup(**accepted() | options)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("got", [None, 3])
+@pytest.mark.parametrize("name", ["kernel", "backend"])
+@pytest.mark.parametrize(
+    "function", [flash_attn_fp8_func, flash_attn_mla_func, flash_attn_mla_fp8_func]
+)
+def test_every_function_refuses_names_that_are_none(
+    function: Callable[..., Any], name: str, got: object
+) -> None:
+    arguments = list(accepted().values())
+    if function is not flash_attn_fp8_func:
+        q, k, v = arguments
+        arguments = [q, q[..., :64], k, k[..., :64], v]
+    function(*arguments)
+    with pytest.raises(ValueError, match=f'^{name}: got {got}; accepted: "auto", '):
+        function(*arguments, **{name: got})
 
 
 def test_names_order_and_defaults_are_those_of_flash_attention_3() -> None:

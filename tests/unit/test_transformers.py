@@ -27,7 +27,7 @@ from transformers import (
 )
 from transformers.masking_utils import sdpa_mask
 
-from zyfa_triton import quantize_fp8
+from zyfa_triton import dispatch, quantize_fp8
 from zyfa_triton.integrations import transformers as integration
 from zyfa_triton.integrations.transformers import register
 from zyfa_triton.reference import attention_ref
@@ -494,12 +494,39 @@ def test_importing_registers_nothing() -> None:
         ),
         ({"p_mode": "leaner"}, "p_mode: got 'leaner'; accepted:"),
         ({"block_scale": 1}, "block_scale: got 1; accepted:"),
+        ({"kernel": None}, "kernel: got None; accepted:"),
+        # right on their own, but no call could run with both
+        (
+            {"precision": "16bit", "block_scale": True},
+            "block_scale: got True; accepted with torch.bfloat16 inputs:",
+        ),
+        (
+            {"p_mode": "unscaled", "block_scale": True},
+            'block_scale: got True; accepted with p_mode="unscaled":',
+        ),
+        ({"kernel": "hip"}, 'kernel: got "hip"; it takes bfloat16 inputs, not'),
+        (
+            {"precision": "16bit", "kernel": "pingpong"},
+            'kernel: got "pingpong"; it takes e4m3 inputs; accepted here: "auto", "triton"',
+        ),
+        (
+            {"kernel": "pingpong", "block_scale": False},
+            'kernel: got "pingpong"; it needs block_scale',
+        ),
+        ({"kernel": "gluon", "block_scale": True}, 'kernel: got "gluon"; it has no block_scale'),
+        ({"kernel": "ptx", "p_mode": "unscaled"}, 'kernel: got "ptx"; it has no p_mode'),
+        ({"kernel": "ptx", "backend": "reference"}, 'kernel: got "ptx", which is PTX, with'),
     ],
 )
 def test_wrong_options_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         register(**arguments)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("kernel", dispatch.KERNELS)
+def test_every_kernel_can_be_registered(kernel: str) -> None:
+    assert register("zyfa-kernel", kernel=kernel, precision="16bit" if kernel == "hip" else "fp8")
 
 
 def test_the_example_runs(tmp_path: Path, calls: Calls) -> None:

@@ -48,7 +48,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of `zyfa`, with one subparser a command."""
     parser = argparse.ArgumentParser(
         prog="zyfa",
-        description="FP8 attention for gfx950: compile, run the machine code here, check it.",
+        description="FP8 and BF16 attention for Hopper and gfx950: run and measure it on this "
+        "machine's card; compile gfx950 code, run it on a CPU, check it.",
     )
     parser.add_argument("--version", action="version", version=f"zyfa-triton {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

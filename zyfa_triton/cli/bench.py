@@ -39,11 +39,19 @@ suites:
 The exit status is 1 when nothing could be timed, or when a result of ours was wrong."""
 
 SAMPLE = "sample"
+_PACING = {"rounds": 2, "settle": 1.0, "seconds": 0.5}
+_OUTPUTS = ("png", "markdown")
 CUSTOM = ("seqlen", "nheads", "nheads_k", "batch", "headdim", "causal", "quantise", "dtype")
+_MEASURING = ("suite", "activations", "no_gaussian", "verbose", *CUSTOM, *_PACING)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_choice(parser, "--suite", tuple(SUITES))
+    parser.add_argument(
+        "--suite",
+        choices=tuple(SUITES),
+        metavar="NAME",
+        help=f"one of {', '.join(SUITES)} (default: {next(iter(SUITES))})",
+    )
     parser.add_argument(
         "--activations",
         nargs="+",
@@ -66,14 +74,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape.add_argument("--causal", action=argparse.BooleanOptionalAction)
     shape.add_argument("--quantise", action="store_const", const=True,
                        help="FP8 paths get bfloat16 and quantise within the time: one scale a "
-                       "tensor, K's mean left in, as peers do")  # fmt: skip
+                       "tensor, the means of K and V left in, as peers do")  # fmt: skip
     shape.add_argument("--dtype", choices=("fp8", "bf16"), nargs="+", metavar="NAME")
     pacing = parser.add_argument_group("how long")
-    pacing.add_argument("--rounds", type=options.positive, default=2, metavar="N")
-    pacing.add_argument("--settle", type=float, default=1.0, metavar="S")
-    pacing.add_argument("--seconds", type=float, default=0.5, metavar="S")
+    for name, kind, unit in (
+        ("rounds", options.positive, "N"),
+        ("settle", float, "S"),
+        ("seconds", float, "S"),
+    ):
+        default = f"default: {_PACING[name]:g}"
+        pacing.add_argument(f"--{name}", type=kind, metavar=unit, help=default)
     parser.add_argument("--rows", nargs="+", type=Path, metavar="FILE.json",
-                        help="measure nothing: table and picture of what --json wrote before"
+                        help="measure nothing: show what --json wrote before, of --paths if given"
                         )  # fmt: skip
     parser.add_argument("--png", type=Path, metavar="FILE", help="also draw it (needs matplotlib)")
     parser.add_argument(
@@ -87,12 +99,18 @@ def run(args: argparse.Namespace) -> int:
     from zyfa_triton.benchmark.timing import Pacing
 
     if args.list_paths:
-        print(table(("path", "dtype"), [(path.name, path.dtype) for path in peers.all_paths()]))
+        others = (*_MEASURING, *_OUTPUTS, "paths", "rows")
+        options.refuse(args, others, "of a measurement; --list-paths makes none")
+        names = [{"path": path.name, "dtype": path.dtype} for path in peers.all_paths()]
+        print(table(("path", "dtype"), [tuple(each.values()) for each in names]))
+        write_json(args.json, names)
         return 0
     if args.png is not None and importlib.util.find_spec("matplotlib") is None:
         raise CommandError("--png needs matplotlib (pip install 'zyfa-triton[bench]')")
     if args.rows is not None:
+        options.refuse(args, _MEASURING, "of a measurement; --rows makes none")
         return _again(args)
+    options.fill(args, _PACING)
     cases, sources, paths = _cases(args), _sources(args), _paths(args, peers.all_paths())
     try:
         pacing = Pacing(args.rounds, args.settle, args.seconds)
@@ -110,23 +128,33 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _again(args: argparse.Namespace) -> int:
-    """Table, document and picture of rows that were written before."""
+    """Table, document, picture and JSON of rows that were written before."""
     from zyfa_triton.benchmark import table as tables
     from zyfa_triton.benchmark.rows import Row
 
-    try:
-        read = [row for file in args.rows for row in json.loads(file.read_text(encoding="utf-8"))]
-        rows = [Row.from_json(row) for row in read]
-        environment = read[0]["environment"]
-    except OSError as error:
-        raise CommandError(f"--rows: cannot read {error.filename}: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError) as error:
-        raise CommandError(f"--rows: {error}; accepted: what --json wrote") from None
+    found: list[tuple[Row, dict[str, Any]]] = []
+    for file in args.rows:
+        try:
+            read = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(read, list) or not read:
+                raise ValueError("not a list of rows")
+            found += [(Row.from_json(row), row["environment"]) for row in read]
+        except OSError as error:
+            raise CommandError(f"--rows: cannot read {file}: {error.strerror}") from None
+        except (ValueError, LookupError, TypeError) as error:
+            raise CommandError(f"--rows: {file}: {error}; accepted: what --json wrote") from None
+    environment = found[0][1]
     if args.paths is not None:
-        rows = [row for row in rows if any(fnmatchcase(row.path, one) for one in args.paths)]
+        found = [each for each in found if _is_asked_for(each[0].path, args.paths)]
+    rows = [row for row, _ in found]
     print(table(tables.HEADER, tables.cells(rows)))
+    write_json(args.json, [row.as_json(of_row) for row, of_row in found])
     _write(args, rows, environment)
     return 0
+
+
+def _is_asked_for(path: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _after_case(
@@ -184,6 +212,8 @@ def _write(args: argparse.Namespace, rows: Sequence[Row], environment: dict[str,
             args.markdown.write_text(tables.markdown(rows) + "\n", encoding="utf-8")
         if args.png is not None and any(row.measured is not None for row in rows):
             plot.picture(rows, args.png, environment)
+        elif args.png is not None:
+            print("\nno picture: nothing was timed")
     except OSError as error:
         raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
 
@@ -193,10 +223,11 @@ def _cases(args: argparse.Namespace) -> tuple[Case, ...]:
 
     given = [name for name in CUSTOM if getattr(args, name) is not None]
     if not given:
-        return SUITES[args.suite].cases
+        return SUITES[args.suite or next(iter(SUITES))].cases
+    options.refuse(args, ["suite"], f"beside a shape of your own (--{_option(given[0])})")
     if args.seqlen is None or args.nheads is None:
-        flag = f"--{given[0].replace('_', '-')}"
-        raise CommandError(f"{flag}: a shape of your own needs --seqlen and --nheads")
+        flag = _option(given[0])
+        raise CommandError(f"--{flag}: a shape of your own needs --seqlen and --nheads")
     nheads_k = args.nheads_k or args.nheads
     if args.nheads % nheads_k:
         raise CommandError(f"--nheads-k: got {nheads_k}; accepted: a divisor of {args.nheads}")
@@ -209,7 +240,13 @@ def _cases(args: argparse.Namespace) -> tuple[Case, ...]:
         causal=True if args.causal is None else args.causal,
     )
     dtypes = tuple(dict.fromkeys(args.dtype or ("fp8", "bf16")))
+    if "fp8" not in dtypes:
+        options.refuse(args, ["quantise"], "of FP8 paths; --dtype asks for none")
     return (Case(shape, dtypes, bool(args.quantise)),)
+
+
+def _option(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _sources(args: argparse.Namespace) -> list[Activations | None]:
@@ -231,7 +268,7 @@ def _paths(args: argparse.Namespace, known: Sequence[BenchmarkPath]) -> list[Ben
     if args.paths is None:
         return list(known)
     for pattern in args.paths:
-        if not any(fnmatchcase(path.name, pattern) for path in known):
+        if not any(_is_asked_for(path.name, [pattern]) for path in known):
             names = ", ".join(dict.fromkeys(path.name for path in known))
             raise CommandError(f"--paths: got {pattern!r}; accepted: patterns of {names}")
-    return [path for path in known if any(fnmatchcase(path.name, one) for one in args.paths)]
+    return [path for path in known if _is_asked_for(path.name, args.paths)]

@@ -34,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("arguments", nargs="*", metavar="ARG", help="arguments of SCRIPT.py")
     parser.add_argument("--text", type=Path, metavar="FILE", help="what MODEL reads")
     parser.add_argument(
-        "--tokens", type=options.positive, default=4096, metavar="N", help="first N (default: 4096)"
+        "--tokens",
+        type=options.positive,
+        metavar="N",
+        help="first N of --text (default: 4096)",
     )
     parser.add_argument(
         "--layers", type=int, nargs="+", metavar="L", help="layers, from 0 (default: all)"
@@ -79,6 +82,9 @@ def _check(args: argparse.Namespace, is_script: bool) -> None:
         raise CommandError(f"{args.source}: no such {'script' if is_script else 'model folder'}")
     if is_script and args.text is not None:
         raise CommandError("--text: got a file; a script brings its own text")
+    if is_script:
+        options.refuse(args, ["tokens"], "of --text; a script brings its own text")
+    options.fill(args, {"tokens": 4096})
     if not is_script and args.text is None:
         raise CommandError("--text: missing; a model needs a text to read")
     if not is_script and args.arguments:

@@ -9,14 +9,17 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+from zyfa_triton import env
+from zyfa_triton.cli import options
 from zyfa_triton.cli.output import CommandError, table, write_json
 
 SUMMARY = "look for hazards, missing waits and other faults in gfx950 code"
-DESCRIPTION = """\
+DESCRIPTION = f"""\
 Checks assembly text, an llvm-objdump listing or a code object (.hsaco, .co) for gfx950:
 unknown opcodes, wait states that the hardware needs, results used before their wait,
 registers that the descriptor does not allocate, programs that run off their end.
 Every path is judged and nothing is executed; races and addresses need a run (zyfa run).
+{options.READING}
 The exit status is 1 when something was found."""
 
 
@@ -37,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     results = []
     for path in args.file:
         try:
-            findings = check_file(path, strict=args.strict)
+            findings = check_file(path, strict=args.strict, objdump=env.objdump())
         except OSError as error:
             raise CommandError(f"cannot read {path}: {error.strerror}") from None
         except (LoadError, ParseError, ValueError) as error:

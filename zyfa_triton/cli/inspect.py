@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zyfa_triton.cli import options
+from zyfa_triton.cli.options import PINGPONG
 from zyfa_triton.cli.output import CommandError, table, write_json
 
 if TYPE_CHECKING:
@@ -18,47 +19,59 @@ if TYPE_CHECKING:
     from zyfa_triton.inspection import Row
 
 SUMMARY = "what the cycles of a loop are spent on, in our kernels or in a file"
-DESCRIPTION = """\
+DESCRIPTION = f"""\
 Counts the cycles of a kernel's main loop by purpose, for 32 queries x 128 keys and one wave. The
 machine code is all that is looked at: matrix instructions are told apart by what flows between
 them; work that is done once a score (row maximum, multiply-add, exponential, conversion, packing)
 is softmax. Code that most iterations skip (mask, rescale) is listed apart.
 FILE: assembly, an llvm-objdump listing or a code object (.hsaco, .co) for gfx950. Without FILE
 the op's own kernels are compiled; with FILE and --kernel both are shown.
+{options.READING}
 --kernel, --p-mode and --dtype can be given several values."""
+
+_OF_KERNELS = {
+    "p_mode": ["lean"], "dtype": ["fp8"], "headdim": 128, "causal": True, "block_scale": "auto",
+}  # fmt: skip
+"""What only the op's own kernels have, and its default."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, nargs="*", metavar="FILE")
     for name, choices, default in (
-        ("--kernel", options.KERNELS, None),
-        ("--p-mode", options.P_MODES, ["lean"]),
-        ("--dtype", options.DTYPES, ["fp8"]),
+        ("--kernel", options.KERNELS, "those that serve the problem"),
+        ("--p-mode", options.P_MODES, "lean"),
+        ("--dtype", options.DTYPES, "fp8"),
     ):
         parser.add_argument(
             name,
             choices=choices,
             nargs="+",
-            default=default,
             metavar="NAME",
-            help=f"one or several of {', '.join(choices)} (default: "
-            f"{', '.join(default) if default else 'those that serve the problem'})",
+            help=f"one or several of {', '.join(choices)} (default: {default})",
         )
-    parser.add_argument("--headdim", type=int, choices=options.HEADDIMS, default=128)
     parser.add_argument(
-        "--causal", action=argparse.BooleanOptionalAction, default=True, help="default: on"
+        "--headdim", type=int, choices=options.HEADDIMS, help="of the op's kernels (default: 128)"
     )
+    parser.add_argument("--causal", action=argparse.BooleanOptionalAction, help="default: on")
     parser.add_argument(
         "--variants",
         action="store_true",
         help="also the ping-pong loop's settings that are not its default ones",
     )
-    parser.add_argument("--block-scale", choices=tuple(options.BLOCK_SCALES), default="auto")
+    parser.add_argument(
+        "--block-scale", choices=tuple(options.BLOCK_SCALES), help="default: auto, on for fp8"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    of_kernels = bool(args.kernel or args.variants or not args.file)
+    if not of_kernels:
+        options.refuse(args, _OF_KERNELS, "of the op's kernels; beside FILE give --kernel, too")
+    if args.kernel and PINGPONG not in args.kernel:
+        options.refuse(args, ["variants"], f"of --kernel {PINGPONG}, which is not asked for")
+    options.fill(args, _OF_KERNELS)
     rows = [row for path in args.file for row in _rows_of_file(path)]
-    if args.kernel or args.variants or not args.file:
+    if of_kernels:
         rows += _rows_of_kernels(args)
     print("one wave, 32 queries x 128 keys; cycles of each port\n")
     print(readable(rows))
@@ -160,6 +173,12 @@ def _rows_of_kernels(args: argparse.Namespace) -> list[Row]:
                 block_scale=options.block_scale(args),
                 causal=args.causal,
             )
+            reasons = offline.misfits(asked)
+            for kernel in args.kernel or ():
+                if reasons[kernel]:
+                    serving = ", ".join(each for each in options.KERNELS if not reasons[each])
+                    got = f"{kernel}; {reasons[kernel]}"
+                    raise CommandError(f"--kernel: got {got}; accepted here: {serving}")
             kernels = args.kernel or offline.kernels_that_serve(asked)
             rows += [inspection.of_kernel(kernel, asked) for kernel in kernels]
             if args.variants:

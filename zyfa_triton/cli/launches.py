@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from zyfa_triton.cli import options
 from zyfa_triton.cli.output import CommandError, table
 
 _PARTS = {
@@ -31,6 +32,12 @@ def rows_of(args: argparse.Namespace) -> list[dict[str, Any]]:
         if getattr(args, name) != accepted:
             option = f"--{name.replace('_', '-')}"
             raise CommandError(f"{option}: got {getattr(args, name)}; with --seqlens: {accepted}")
+    kernels = list(dict.fromkeys(args.kernel or [options.PINGPONG]))
+    if options.HIP in kernels:
+        accepted = ", ".join(name for name in options.KERNELS if name != options.HIP)
+        raise CommandError(f"--kernel: got {options.HIP}; accepted with --seqlens: {accepted}")
+    if "lean" not in args.p_mode and args.pack != "perm":
+        raise CommandError(f"--pack: got {args.pack}; with --seqlens: of --p-mode lean alone")
     if args.png is not None or args.trace is not None:
         raise CommandError("--png and --trace: show a steady state, not what --seqlens predicts")
     rescales = TYPICAL_RESCALES if args.rescales is None else args.rescales
@@ -39,7 +46,7 @@ def rows_of(args: argparse.Namespace) -> list[dict[str, Any]]:
     try:
         for headdim, kernel, p_mode in itertools.product(
             dict.fromkeys(args.headdim),
-            dict.fromkeys(args.kernel or ["pingpong"]),
+            kernels,
             dict.fromkeys(args.p_mode),
         ):
             model = LaunchModel(

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zyfa_triton.cli.output import CommandError
 
 # zyfa_triton.dispatch has them, too, and imports torch
-KERNELS = ("triton", "pingpong", "hip")  # for gfx950
+PINGPONG, HIP = "pingpong", "hip"
+KERNELS = ("triton", PINGPONG, HIP)  # for gfx950
 HOPPER_KERNELS = ("gluon", "ptx")
 DTYPES = ("fp8", "bf16", "fp16")
 HEADDIMS = (128, 192)
 P_MODES = ("lean", "exact", "unscaled")
 BLOCK_SCALES: dict[str, bool | str] = {"auto": "auto", "on": True, "off": False}
+
+
+READING = """\
+Code objects are read with llvm-objdump (LLVM 20 or later), in ZYFA_LLVM's folder or on PATH."""
+
+
+def refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Raises CommandError for the first of these options that was given: it would change nothing.
+
+    Their defaults must not be values that a user can give, so that None says that nothing came.
+    """
+    for name in names:
+        if getattr(args, name) != args.parser.get_default(name):
+            raise CommandError(f"--{name.replace('_', '-')}: {why}")
+
+
+def fill(args: argparse.Namespace, defaults: Mapping[str, Any]) -> None:
+    """Gives options that did not come their defaults, once nobody needs to know that any more."""
+    for name, value in defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
 
 
 def positive(text: str) -> int:
@@ -26,7 +51,12 @@ def positive(text: str) -> int:
 
 
 def add_choice(
-    parser: argparse.ArgumentParser, name: str, choices: Sequence[str], *, several: bool = False
+    parser: argparse.ArgumentParser,
+    name: str,
+    choices: Sequence[str],
+    *,
+    several: bool = False,
+    of: str = "",
 ) -> None:
     """An option whose default is its first choice; several: one or more, collected in a list."""
     one_of = "one or several of" if several else "one of"
@@ -36,7 +66,7 @@ def add_choice(
         nargs="+" if several else None,
         default=[choices[0]] if several else choices[0],
         metavar="NAME",
-        help=f"{one_of} {', '.join(choices)} (default: {choices[0]})",
+        help=f"{of}{one_of} {', '.join(choices)} (default: {choices[0]})",
     )
 
 
@@ -46,7 +76,7 @@ def add_variant_arguments(
     """--dtype and --p-mode (of which there can be several), --headdim, --block-scale, --causal,
     --kernel."""
     add_choice(parser, "--dtype", DTYPES, several=several)
-    add_choice(parser, "--p-mode", P_MODES, several=several)
+    add_choice(parser, "--p-mode", P_MODES, several=several, of="fp8: ")
     parser.add_argument("--headdim", type=int, choices=HEADDIMS, default=HEADDIMS[0])
     parser.add_argument(
         "--block-scale",

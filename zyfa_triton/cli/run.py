@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--activations", type=Path, metavar="FILE.npz", help="captured inputs")
     parser.add_argument("--seqlen", type=options.positive, metavar="N", help="first N tokens")
     parser.add_argument("--heads", type=options.positive, metavar="H", help="first H query heads")
-    parser.add_argument("--seed", type=int, default=0, help="of made-up inputs (--headdim 192)")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="of made-up inputs (--headdim 192; default: 0)"
+    )
     options.add_choice(parser, "--backend", BACKENDS, several=True)
     kernels = (*options.KERNELS, *options.HOPPER_KERNELS)
     options.add_variant_arguments(parser, several=True, kernels=kernels)
@@ -153,8 +155,9 @@ def _inputs(args: argparse.Namespace) -> Activations:
                 seqlen=args.seqlen or GAUSSIAN_SEQLEN,
                 nheads=args.heads or 2,
                 headdim=args.headdim,
-                seed=args.seed,
+                seed=args.seed or 0,
             )
+        options.refuse(args, ["seed"], "of made-up inputs: --headdim 192 without --activations")
         found = activations.load(args.activations or activations.SAMPLE)
         if found.q.shape[3] != args.headdim:
             raise CommandError(

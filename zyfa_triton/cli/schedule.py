@@ -22,19 +22,29 @@ if TYPE_CHECKING:
     from zyfa_triton.schedules import Scheduled
 
 SUMMARY = "predict the cycles of a loop: table, picture of the two waves, trace for Perfetto"
-DESCRIPTION = """\
+DESCRIPTION = f"""\
 Predicts the steady state of a kernel's main loop on one SIMD with two waves: the port bound (no
 schedule is faster) and a replay of both waves, instruction by instruction, at the best and at the
 worst offset between them. The steady state skips masks and rescales; --take and --pass decide
 branches otherwise. Useful are matrix cycles of Q K^T and P V.
-FILE: assembly, an llvm-objdump listing or a code object (.hsaco, .co) for gfx950. Without FILE
-the ping-pong loop is generated and looked at alone, with --kernel triton Triton's is compiled and
-with --kernel hip the BF16 kernel in HIP, for both of its head dims.
+FILE: assembly, an llvm-objdump listing or a code object (.hsaco, .co) for gfx950.
+{options.READING}
+Without FILE the ping-pong loop is generated and looked at alone, with --kernel triton Triton's is
+compiled and with --kernel hip the BF16 kernel in HIP, for both of its head dims.
 The picture and the trace show the first row, at its worst offset.
 With --seqlens it predicts whole launches of the op's kernels instead, from the first instruction to
 the last workgroup's end: milliseconds, TFLOP/s (pairs of a query and a key that it sees count), the
 share of the time in which matrix pipes work on Q K^T or P V of a visited tile, parts of the time of
 all compute units (idle: the tail), and how evenly orders of the workgroups keep the card busy."""
+
+_OF_KERNELS = {
+    "p_mode": ["lean"], "headdim": [128], "causal": True, "pack": "perm", "multiply_add": "plain",
+    "row_sum": "sparse",
+}  # fmt: skip
+"""What only the op's own kernels have, and its default."""
+_OF_LOOP = ("pack", "multiply_add", "row_sum")
+_OF_FILES = ("waves", "take", "pass")
+_OF_LAUNCHES = ("nheads", "nheads_k", "batch", "rescales", "clock")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,31 +54,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=options.KERNELS,
         nargs="+",
         metavar="NAME",
-        help=f"one or several of {', '.join(options.KERNELS)} (default: pingpong, if no FILE)",
+        help=f"one or several of {', '.join(options.KERNELS)} (default: pingpong, if no FILE); "
+        "with --seqlens not hip",
     )
     parser.add_argument(
         "--p-mode",
         choices=options.P_MODES,
         nargs="+",
-        default=["lean"],
         metavar="NAME",
-        help=f"one or several of {', '.join(options.P_MODES)} (default: lean)",
+        help=f"one or several of {', '.join(options.P_MODES)} (default: lean); unscaled: of "
+        "--kernel triton alone",
     )
     parser.add_argument(
         "--headdim",
         type=int,
         choices=options.HEADDIMS,
         nargs="+",
-        default=[128],
         metavar="N",
         help="one or both of 128, 192 (default: 128)",
     )
-    parser.add_argument("--pack", choices=("perm", "op_sel"), default="perm")
-    parser.add_argument("--multiply-add", choices=("plain", "packed"), default="plain")
-    parser.add_argument("--row-sum", choices=("sparse", "dense"), default="sparse")
-    parser.add_argument(
-        "--causal", action=argparse.BooleanOptionalAction, default=True, help="default: on"
-    )
+    for name, choices in (
+        ("--pack", ("perm", "op_sel")),
+        ("--multiply-add", ("plain", "packed")),
+        ("--row-sum", ("sparse", "dense")),
+    ):
+        parser.add_argument(
+            name, choices=choices, help=f"of the ping-pong loop (default: {choices[0]})"
+        )
+    parser.add_argument("--causal", action=argparse.BooleanOptionalAction, help="default: on")
     parser.add_argument(
         "--waves",
         type=options.positive,
@@ -103,7 +116,7 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="lengths of queries and keys",
     )
-    group.add_argument("--nheads", type=options.positive, default=16, metavar="N")
+    group.add_argument("--nheads", type=options.positive, metavar="N", help="default: 16")
     group.add_argument(
         "--nheads-k", type=options.positive, metavar="N", help="key heads (default: as many)"
     )
@@ -132,7 +145,31 @@ def _frequency(text: str) -> float:
     return value
 
 
+def _check(args: argparse.Namespace) -> None:
+    """Refuses options that would change nothing, and fills in the others' defaults."""
+    kernels = args.kernel or [options.PINGPONG]
+    if not args.seqlens:
+        options.refuse(args, _OF_LAUNCHES, "of whole launches; give --seqlens")
+    if not args.file:
+        options.refuse(args, _OF_FILES, "of a FILE; none is given")
+    elif not args.kernel and not args.seqlens:
+        options.refuse(args, _OF_KERNELS, "of the op's kernels; beside FILE give --kernel, too")
+    if options.PINGPONG not in kernels:
+        options.refuse(args, _OF_LOOP, f"of --kernel {options.PINGPONG}, which is not asked for")
+    if set(kernels) == {options.HIP}:
+        options.refuse(args, ["p_mode"], f"of fp8; --kernel {options.HIP} is bf16")
+    if args.png is None:
+        options.refuse(args, ["cycles"], "of the picture; give --png")
+    options.fill(args, {**_OF_KERNELS, "nheads": 16})
+    if "unscaled" in args.p_mode and options.PINGPONG in kernels:
+        accepted = ", ".join(mode for mode in options.P_MODES if mode != "unscaled")
+        raise CommandError(
+            f"--p-mode: got unscaled; accepted with --kernel {options.PINGPONG}: {accepted}"
+        )
+
+
 def run(args: argparse.Namespace) -> int:
+    _check(args)
     if args.seqlens:
         from zyfa_triton.cli import launches
 

@@ -29,7 +29,7 @@ import torch
 
 from zyfa_triton import checks, dispatch
 from zyfa_triton.interface import PMode, flash_attn_fp8_func, flash_attn_func
-from zyfa_triton.problem import HEADDIMS
+from zyfa_triton.problem import FP8, HEADDIMS
 
 Precision = Literal["fp8", "16bit"]
 Fallback = Literal["sdpa", "error"]
@@ -37,6 +37,7 @@ Fallback = Literal["sdpa", "error"]
 DEFAULT_NAME = "zyfa"
 PRECISIONS = ("fp8", "16bit")
 FALLBACKS = ("sdpa", "error")
+_SIXTEEN_BIT = (torch.bfloat16, torch.float16)
 # transformers gives these a meaning of its own wherever they occur in a name.
 _RESERVED = ("flash", "flex", "sdpa", "eager", "paged")
 
@@ -107,7 +108,8 @@ def register(
     Returns:
         name.
     Raises:
-        ValueError, TypeError: an argument that is not accepted.
+        ValueError, TypeError: an argument that is not accepted, or arguments with which no call
+            could run, whatever its shape and device.
         ImportError: no transformers, or one that is too old.
     """
     _check_name(name)
@@ -134,11 +136,11 @@ def register(
             f'"16bit" with {", ".join(sorted(told))}, which say how to quantise',
             '"fp8", or "16bit" with the defaults of granularity and of both means',
         )
-    dispatch.choose_kernel(kernel)
-    if backend not in (dispatch.AUTO, *dispatch.BACKENDS):
-        names = ", ".join(f'"{each}"' for each in (dispatch.AUTO, *dispatch.BACKENDS))
-        checks.refuse(ValueError, "backend", repr(backend), names)
     checks.check_options(causal=True, p_mode=p_mode, block_scale=block_scale, return_lse=False)
+    dtypes = (FP8,) if precision == "fp8" else _SIXTEEN_BIT
+    dispatch.check_combination(
+        kernel, backend, dtypes=dtypes, p_mode=p_mode, block_scale=block_scale
+    )
     keywords = {"p_mode": p_mode, "block_scale": block_scale, "kernel": kernel, "backend": backend}
     if precision == "fp8":
         keywords["granularity"] = granularity
@@ -328,7 +330,7 @@ def _reason(
         return "output_attentions=True"
     if not query.dtype == key.dtype == value.dtype:
         return "mixed dtypes"
-    if query.dtype not in (torch.bfloat16, torch.float16):
+    if query.dtype not in _SIXTEEN_BIT:
         return f"{query.dtype}"
     if query.device.type not in ("cpu", "cuda"):
         return f"tensors on {query.device.type}"

@@ -5,6 +5,7 @@ It does not choose block sizes (`zyfa_triton.tuning`) and does not launch (`zyfa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -67,6 +68,28 @@ def launch_arguments(
         steps = (None, None, None) if part is None else _steps(part)
         arguments |= dict(zip((f"stride_{name}{axis}" for axis in "bsh"), steps, strict=True))
     return arguments | {"v_mean_ptr": None if v_mean is None else _in_rows(v_mean)}
+
+
+def nominal_arguments(asked: Problem) -> dict[str, Any]:
+    """`launch_arguments` of a call with packed, aligned tensors that have no data."""
+
+    def tensor(seqlen: int, heads: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(asked.batch, seqlen, heads, size, dtype=dtype, device="meta")
+
+    is_fp8 = asked.is_fp8
+    descale = torch.empty(asked.batch, asked.nheads_k, device="meta") if is_fp8 else None
+    return launch_arguments(
+        asked,
+        tensor(asked.seqlen_q, asked.nheads, asked.headdim, asked.dtype),
+        tensor(asked.seqlen_k, asked.nheads_k, asked.headdim, asked.dtype),
+        tensor(asked.seqlen_k, asked.nheads_k, asked.headdim_v, asked.dtype),
+        tensor(asked.seqlen_q, asked.nheads, asked.headdim_v, asked.out_dtype),
+        None,
+        softmax_scale=1 / math.sqrt(asked.headdim),
+        q_descale=descale,
+        k_descale=descale,
+        v_descale=descale,
+    )
 
 
 def _in_rows(mean: torch.Tensor) -> torch.Tensor:

@@ -250,6 +250,9 @@ class PingPongFamily:
 
     def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
         """See Family."""
+        asked = {name: config.get(name) for name in CONFIG}
+        if asked != CONFIG:
+            return f"the ping-pong loop has {dict(CONFIG)}, not {asked}"
         return complaint_of_tiles(config, block_scale=block_scale)
 
     def constants(
