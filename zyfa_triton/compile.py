@@ -131,7 +131,7 @@ def compile_call(
         RuntimeError: it does not compile here. ValueError: a configuration that it does not have.
     """
     if kernel == hip_kernel.HipFamily.name:
-        complaint = hip_kernel.HipFamily().complaint(config, block_scale=False)
+        complaint = hip_kernel.HipFamily().complaint(config, problem)
         if complaint:
             raise ValueError(f"config: {complaint}")
         return compile_hip(problem)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from zyfa_triton import checks, dispatch, ops
+from zyfa_triton import checks, dispatch, env, ops
 
 PMode = Literal["lean", "exact", "unscaled"]
 Descale = float | torch.Tensor | None
@@ -269,7 +269,7 @@ def warmup(
             ValueError, "tune", f'True with backend "{backend}"', "True for CUDA or ROCm tensors"
         )
     # what was measured need not be what later calls run: a kernel may quantise on its own
-    for force in (True, False) if tune else (False,):
+    for force in (True, False) if tune else (False, False) if env.tune() else (False,):
         with torch.no_grad(), tuning.observed(force=force) as seen:
             if rope is not None:
                 of_parts = mla.flash_attn_mla_fp8_func if quantize else mla.flash_attn_mla_func

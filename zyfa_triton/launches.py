@@ -202,7 +202,7 @@ class LaunchModel:
         )
         arguments = _arguments(asked, every)
         key = tuning.key_of(asked, TARGET)
-        config = tuning.select(self.kernel, asked, key, arguments, lambda: tuning.default(key))
+        config = tuning.select(self.kernel, asked, key, arguments, lambda _: tuning.default(key))
         launchable = tuning.launchable(config, key)
         if self.kernel == pingpong.PingPongFamily.name:
             launchable["LOOP"] = pingpong.loop_of(

@@ -95,10 +95,12 @@ def compile_problem(
     """
     key = tuning.key_of(asked, TARGET)
     arguments = nominal_arguments(asked)
-    selected = tuning.select(kernel, asked, key, arguments, lambda: tuning.resolve(key))
+    selected = tuning.select(
+        kernel, asked, key, arguments, lambda without: tuning.resolve(key, without)
+    )
     chosen = tuning.launchable(selected, key) | dict(config or {})
     name = tuning.kernel_of(selected)
-    wrong = FAMILIES[name].complaint(chosen, block_scale=asked.block_scale)
+    wrong = FAMILIES[name].complaint(chosen, asked)
     wrong = wrong or _beyond_the_card(chosen)
     if wrong:
         raise ValueError(f"config: {wrong}")

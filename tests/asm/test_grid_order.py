@@ -27,7 +27,7 @@ def run(inputs: Any, kernel: str, causal: bool, **config: Any) -> tuple[torch.Te
         problem, q, k, v, out, lse, softmax_scale=q.shape[3] ** -0.5, **inputs.descales
     )
     key = tuning.key_of(problem, "gfx950")
-    selected = tuning.select(kernel, problem, key, arguments, lambda: tuning.default(key))
+    selected = tuning.select(kernel, problem, key, arguments, lambda _: tuning.default(key))
     ran = emulated.emulate(problem, arguments, config={**selected, **config}, capture=True)
     assert (ran.findings, ran.kernel) == ([], kernel)
     assert ran.codes is not None

@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from zyfa_triton.problem import FP8, Problem
 from zyfa_triton.reference import attention_ref
 from zyfa_triton.report import report
 from zyfa_triton.testing import Inputs, check_lse, check_output, expected, make_inputs
+from zyfa_triton.tuning import configurations
 
 EDGES = (1, 31, 32, 33, 63, 64, 65, 127, 129, 191, 193, 255, 256, 257, 319, 321, 511, 513, 1025)
 SEEDS = range(20)
@@ -318,14 +320,16 @@ def test_auto_takes_it_only_where_a_tuning_file_says_so(tmp_path: Path) -> None:
     key = tuning.key_of(problem, "gfx950")
     stored = {**hip.CONFIG, "kernel": "hip"}
     assert stored in tuning.tunable(problem, key, arguments)
-    assert tuning.select("auto", problem, key, arguments, lambda: stored) == stored
-    chosen = tuning.select("triton", problem, key, arguments, lambda: stored)
+    assert tuning.select("auto", problem, key, arguments, lambda _: stored) == stored
+    chosen = tuning.select("triton", problem, key, arguments, lambda _: stored)
     assert tuning.kernel_of(chosen) == "triton"
     arguments["stride_ks"] += 1
-    chosen = tuning.select("auto", problem, key, arguments, lambda: stored)
+    chosen = tuning.select("auto", problem, key, arguments, lambda _: stored)
     assert tuning.kernel_of(chosen) == "triton"
-    assert hip.HipFamily().complaint(stored, block_scale=False) is None
-    assert "256" in str(hip.HipFamily().complaint({**stored, "BLOCK_M": 128}, block_scale=False))
+    assert hip.HipFamily().complaint(stored, problem) is None
+    assert "256" in str(hip.HipFamily().complaint({**stored, "BLOCK_M": 128}, problem))
+    in_fp8 = replace(key, dtype="e4m3")
+    assert "it takes bfloat16" in str(configurations.complaint(stored, in_fp8))
 
 
 def test_compiled_without_data() -> None:

@@ -169,6 +169,6 @@ def test_auto_launches_what_the_tuning_file_names(
 ) -> None:
     inputs = make_inputs(40, 40, nheads=1, nheads_k=1)
     stored = {**hip.CONFIG, "kernel": "hip"}
-    monkeypatch.setattr(tuning, "requested", lambda key, **options: stored)
+    monkeypatch.setattr(tuning, "requested", lambda key, without, **options: stored)
     call(inputs)
     assert runtime.launches[-1].kernel == "attention_forward_bf16_d128_causal"

@@ -98,7 +98,9 @@ def test_the_mean_of_v_leaves_the_loop_its_registers(
         problem, q, k, x.v, out, lse, softmax_scale=0.1, v_mean=x.v_mean, rope=rope, **x.descales
     )
     key = tuning.key_of(problem, "gfx950")
-    config = tuning.select("pingpong", problem, key, arguments, lambda: tuning.resolve(key))
+    config = tuning.select(
+        "pingpong", problem, key, arguments, lambda left: tuning.resolve(key, left)
+    )
     compiled = compile_call("pingpong", problem, arguments, tuning.launchable(config, key))
     assert not compiled.kept_own_loop
     costs = report(compiled.amdgcn, dynamic_lds=compiled.shared)
@@ -155,7 +157,7 @@ def test_auto_takes_what_the_tuner_found_and_only_where_it_fits(
 ) -> None:
     inputs = make_inputs(64, 64, nheads=1, nheads_k=1, dtype=FP8)
     stored = {**pingpong.CONFIG, "kernel": "pingpong"}
-    monkeypatch.setattr(tuning, "resolve", lambda key: stored)
+    monkeypatch.setattr(tuning, "resolve", lambda key, without: stored)
     q, k, v = inputs.q, inputs.k, inputs.v
     problem = Problem.of(
         q, k, v, causal=True, p_mode="lean", block_scale=True,
@@ -167,7 +169,7 @@ def test_auto_takes_what_the_tuner_found_and_only_where_it_fits(
     assert emulated.emulate(problem, arguments, kernel="triton").kernel == "triton"
     arguments["stride_ks"] = 2**31 // 64
     key = tuning.key_of(problem, "gfx950")
-    chosen = tuning.select("auto", problem, key, arguments, lambda: tuning.resolve(key))
+    chosen = tuning.select("auto", problem, key, arguments, lambda left: tuning.resolve(key, left))
     assert tuning.kernel_of(chosen) == "triton"
 
 

@@ -236,7 +236,7 @@ def test_the_op_takes_what_is_allowed(tuning_file: Path) -> None:
     assert store.load_machines(tuning_file)["gfx950"]["settings"] == {"pack": "op_sel"}
     tuning.allow("gfx950", {"pack": "perm"}, {})
     assert tuning.launchable(config, key)["LOOP"] == safe
-    assert store.load(tuning_file)[key]["config"]["kernel"] == "pingpong"
+    assert store.load(tuning_file)[key][store.NONE]["config"]["kernel"] == "pingpong"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def nothing_is_loaded() -> None:
         quantize_kernels.lse_shift,
         hopper_attention_forward,
         prepare.transpose_values,
+        prepare.partial_sums_of_both,
         prepare.largest_magnitudes,
         prepare.quantise_inputs,
     ):

@@ -167,33 +167,41 @@ def near(batch: Any, head: Any, query: Any, key: Any) -> Any:
     return (query - key).abs() < 8
 
 
+def in_form(form: str, mask: Any) -> Any:
+    if form == "block":
+        return create_block_mask(mask, 1, 1, 40, 40, device="cpu")
+    made = create_mask(mask, 1, 1, 40, 40, device="cpu")
+    if form == "boolean":
+        return made
+    lowest = torch.finfo(torch.bfloat16).min
+    return torch.zeros(1, 1, 40, 40, dtype=torch.bfloat16).masked_fill(~made, lowest)
+
+
 @pytest.mark.parametrize(
     ("mask", "options", "notes"),
     [
         (None, {}, []),
         (None, {"is_causal": True}, []),
         (None, {"is_causal": False}, ["no mask: every query sees every key"]),
-        (below, {}, []),
-        (below, {"is_causal": False}, []),
-        (near, {}, ["a mask that is not causal"]),
+        *(
+            ((form, mask), options, notes)
+            for form in ("boolean", "added", "block")
+            for mask, options, notes in (
+                (below, {}, []),
+                (below, {"is_causal": False}, []),
+                (near, {}, ["a mask that is not causal"]),
+            )
+        ),
         (None, {"sliding_window": 8}, ["a sliding window of 8"]),
         (None, {"cu_seq_lens_q": torch.tensor([0, 9, 40])}, ["several texts in one sequence"]),
         (None, {"softcap": 50.0}, ["softcap"]),
     ],
 )
-@pytest.mark.parametrize("form", ["boolean", "added", "block"])
 def test_what_the_file_does_not_say_is_noted(
-    form: str, mask: Any, options: dict[str, Any], notes: list[str], stub: str
+    mask: Any, options: dict[str, Any], notes: list[str], stub: str
 ) -> None:
     """Of masks in every form that attention functions get; what is not plain causal is said."""
-    made = None
-    if mask is not None and form == "block":
-        made = create_block_mask(mask, 1, 1, 40, 40, device="cpu")
-    elif mask is not None:
-        made = create_mask(mask, 1, 1, 40, 40, device="cpu")
-        if form == "added":
-            lowest = torch.finfo(torch.bfloat16).min
-            made = torch.zeros(1, 1, 40, 40, dtype=torch.bfloat16).masked_fill(~made, lowest)
+    made = None if mask is None else in_form(*mask)
     module = torch.nn.Module()
     module.layer_idx = 3
     x = torch.zeros(1, 2, 40, 128, dtype=torch.bfloat16)

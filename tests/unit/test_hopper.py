@@ -24,9 +24,9 @@ from zyfa_triton.kernels.launch import launch_arguments
 from zyfa_triton.kernels.registry import FAMILIES, QUANTISING, misfit
 from zyfa_triton.problem import FP8, Problem
 from zyfa_triton.reference import attention_ref
-from zyfa_triton.testing import check_output, make_inputs
+from zyfa_triton.testing import Inputs, check_output, make_inputs
 from zyfa_triton.tuning import __main__ as tuning_command
-from zyfa_triton.tuning import ahead, configurations
+from zyfa_triton.tuning import ahead, configurations, store
 
 GLUON = FAMILIES["gluon"]
 
@@ -83,26 +83,32 @@ def test_what_it_does_not_serve_is_said() -> None:
     assert found == f"k has a stride of {2**40} bytes or more"
 
 
-def test_a_request_by_name_is_kept_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_by_name_is_kept_or_refused() -> None:
     problem, arguments = problem_and_arguments(dtype=FP8)
     key = tuning.key_of(problem, "sm90")
-    monkeypatch.setattr(tuning.choice, "resolve", tuning.default)
     for name in ("gluon", "auto", "triton"):
-        config = tuning.select(name, problem, key, arguments, lambda: tuning.default(key))
+        config = tuning.select(name, problem, key, arguments, lambda _: tuning.default(key))
         assert tuning.kernel_of(config) == ("gluon" if name == "gluon" else "triton")
     stored = {"kernel": "gluon", "BLOCK_N": 128, "num_stages": 4, "OVERLAP": True}
-    monkeypatch.setattr(tuning.choice, "resolve", lambda key: stored)
     for name in ("gluon", "auto"):
-        assert tuning.select(name, problem, key, arguments, lambda: stored) == stored
+        assert tuning.select(name, problem, key, arguments, lambda _: stored) == stored
     assert tuning.launchable(stored, key) == {"BLOCK_N": 128, "num_stages": 4, "OVERLAP": True}
-    half = torch.zeros(1, 8, 2, 128, dtype=torch.float16)
-    arguments["k_ptr"] = half
+    odd = {
+        **arguments,
+        "k_ptr": torch.zeros(129, dtype=torch.uint8)[1:].view(FP8).view(1, 1, 1, -1),
+    }
+    misplaced = r'got "gluon"; k\'s rows do not all start at multiples of 16 bytes\. Accepted here'
+    with pytest.raises(ValueError, match=misplaced):
+        tuning.select("gluon", problem, key, odd, lambda _: stored)
+    left_out: list[tuning.Kernels] = []
+    config = tuning.select("auto", problem, key, odd, lambda left: left_out.append(left) or stored)
+    assert config == tuning.default(key) and left_out == [{"gluon", "ptx"}]
     scaled, it = problem_and_arguments(dtype=FP8, block_scale=True)
     with pytest.raises(
         ValueError, match=r'got "gluon"; it has no block_scale\. Accepted here: "au'
     ):
-        tuning.select("gluon", scaled, key, it, lambda: stored)
-    assert tuning.kernel_of(tuning.select("auto", scaled, key, it, lambda: stored)) == "triton"
+        tuning.select("gluon", scaled, key, it, lambda _: stored)
+    assert tuning.kernel_of(tuning.select("auto", scaled, key, it, lambda _: stored)) == "triton"
     x = make_inputs(4, 4)
     with pytest.raises(
         ValueError, match=r"\"gluon\", which is Gluon code, with backend 'reference'"
@@ -172,11 +178,20 @@ def test_complaints_name_what_is_wrong() -> None:
         ({"BLOCK_N": 96}, "BLOCK_N is 96, not one of (64, 128)"),
         ({"num_stages": 1}, "num_stages is 1, not 2 to 8"),
         ({"num_stages": True}, "num_stages is True"),
+        ({"num_stages": 7}, "num_stages is 7: with BLOCK_N 128 that takes 258048 bytes of shared"),
+        ({"BLOCK_N": 128.0}, "BLOCK_N is 128.0, not one of"),
         ({"OVERLAP": 1}, "OVERLAP is 1, not true or false"),
     ):
         assert words in str(configurations.complaint({**good, **change}, key))
     scaled = replace(key, block_scale=True)
     assert "no block_scale" in str(configurations.complaint(good, scaled))
+    for change, words in (
+        ({"target": "gfx950"}, "kernel is 'gluon', which is sm90 Gluon code"),
+        ({"dtype": "fp16"}, "it takes e4m3 and bfloat16 inputs, not torch.float16 (gluon)"),
+        ({"p_mode": "unscaled"}, "it has no p_mode 'unscaled' (gluon)"),
+        ({"dtype": "bf16", "headdim": 192}, "num_stages is 4: with BLOCK_N 128 that takes"),
+    ):
+        assert words in str(configurations.complaint(good, replace(key, **change)))
 
 
 def test_heads_share_a_tile_where_queries_are_few() -> None:
@@ -347,13 +362,34 @@ def test_warmup_that_tunes_also_compiles_what_later_calls_run(
     assert forced == [True, False, False]
 
 
-def test_usual_problems_are_those_that_ship() -> None:
+def on_meta(
+    seqlen_q: int,
+    seqlen_k: int,
+    *,
+    nheads: int,
+    nheads_k: int,
+    headdim: int,
+    headdim_v: int,
+    dtype: torch.dtype,
+    device: object,
+) -> Inputs:
+    """`make_inputs` without memory."""
+    q = torch.empty(1, seqlen_q, nheads, headdim, dtype=dtype, device="meta")
+    k = torch.empty(1, seqlen_k, nheads_k, headdim, dtype=dtype, device="meta")
+    v = torch.empty(1, seqlen_k, nheads_k, headdim_v, dtype=dtype, device="meta")
+    scale = torch.empty(1, nheads_k, device="meta") if dtype == FP8 else None
+    return Inputs(q, k, v, scale, scale, scale)
+
+
+def test_usual_problems_are_those_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key ships that --all would not measure again, and it measures no others."""
     everything = tuning_command.usual_problems(tuning_command._parser().parse_args(["--all"]))
-    assert {str(each) for each in everything} >= {
-        "e4m3 128/128 causal lean 65536", "e4m3 192/128 full exact 1024",
-        "bf16 128/128 causal lean 16384", "e4m3 192/128 full exact 1024, 16 queries",
-    }  # fmt: skip
-    assert len(set(everything)) == len(everything) == (2 + 1) * 2 * 2 * 4 * 2
+    monkeypatch.setattr(ahead, "make_inputs", on_meta)
+    monkeypatch.setattr(dispatch, "choose_block_scale", lambda *a, **options: False)  # as on sm90
+    keys = [tuning.key_of(ahead._call(usual, usual.inputs())[0], "sm90") for usual in everything]
+    assert len(set(keys)) == len(keys)
+    assert set(keys) == {key for key in store.load_shipped() if key.target == "sm90"}
+    monkeypatch.undo()
     few = tuning_command.usual_problems(
         tuning_command._parser().parse_args(["--dtype", "e4m3", "--seqlen", "256"])
     )

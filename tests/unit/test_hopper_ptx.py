@@ -56,9 +56,16 @@ def test_configurations_fit_and_are_sound(headdim: int, dtype: torch.dtype) -> N
     for change, words in (
         ({"BLOCK_N": 64}, "BLOCK_N is 64, not 128 (ptx)"),
         ({"num_stages": 9}, "num_stages is 9, not 2 to 8"),
-        ({"CLUSTER": 4}, "CLUSTER is 4, not one of (2, 1) (ptx)"),
+        ({"num_stages": 8}, "num_stages is 8: with BLOCK_N 128 that takes"),
+        (
+            {"CLUSTER": 4},
+            f"CLUSTER is 4 for {dtype}, not one of {generated.clusters(problem)} (ptx)",
+        ),
+        ({"CLUSTER": True}, f"CLUSTER is True for {dtype}, not one of"),
     ):
         assert words in str(configurations.complaint({**good, **change}, key))
+    in_two = configurations.complaint({**good, "CLUSTER": 2}, key)
+    assert in_two is None if dtype == FP8 else "CLUSTER is 2 for torch.bfloat16" in str(in_two)
     assert configurations.complaint(good, replace(key, block_scale=True)) is not None
 
 
@@ -224,17 +231,21 @@ def test_tuning_of_some_kernels_compares_them_with_what_a_call_takes_now(
 ) -> None:
     problem, arguments = problem_and_arguments(dtype=FP8)
     key = tuning.key_of(problem, "sm90")
-    everything = tuning.measured(problem, key, arguments)
+    everything = tuning.measured("auto", problem, key, arguments)
     assert {tuning.kernel_of(each) for each in everything} == {"triton", "gluon", "ptx"}
     present = {"kernel": "gluon", "BLOCK_N": 128, "num_stages": 4, "OVERLAP": True}
-    monkeypatch.setattr(tuning.choice, "resolve", lambda key: present)
+    monkeypatch.setattr(tuning.choice, "resolve", lambda key, without: present)
     with tuning.only(["ptx"]):
-        found = tuning.measured(problem, key, arguments)
+        found = tuning.measured("auto", problem, key, arguments)
     assert found == [present, *({**c, "kernel": "ptx"} for c in PTX.configurations(problem))]
-    assert tuning.measured(problem, key, arguments) == everything
+    with tuning.only(["triton"]):
+        found = tuning.measured("auto", problem, key, arguments)
+    assert found == [present, *tuning.candidates(key)]
+    assert tuning.measured("auto", problem, key, arguments) == everything
+    assert tuning.measured("triton", problem, key, arguments) == tuning.candidates(key)
     # what is stored for other tensors of the key may not serve these
     arguments["k_ptr"] = (
         torch.empty(64 * 2 * 136, dtype=torch.uint8)[8:].view(FP8)[:128].expand(1, 64, 2, 128)
     )
     with tuning.only(["gluon"]):
-        assert tuning.measured(problem, key, arguments) == [tuning.default(key)]
+        assert tuning.measured("auto", problem, key, arguments) == [tuning.default(key)]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +24,7 @@ from zyfa_triton.testing import make_inputs
 from zyfa_triton.tuning import TuningKey, autotune, choice, configurations, store
 from zyfa_triton.tuning.__main__ import main as tune_command
 from zyfa_triton.tuning.key import BUCKETS, bucket_of
+from zyfa_triton.tuning.store import NONE
 
 KEY = TuningKey("sm90", "e4m3", 128, 128, True, "lean", False, 4096, False)
 CONFIG = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1}
@@ -149,9 +153,10 @@ def test_a_file_comes_back_as_it_was_written(files: Path) -> None:
     store.save(path, other, OTHER, {})
     store.save(path, KEY, OTHER, {"milliseconds": 0.25})
     entries = store.load(path)
-    assert {key: entry["config"] for key, entry in entries.items()} == {KEY: OTHER, other: OTHER}
-    assert entries[KEY]["milliseconds"] == 0.25
-    assert [p.name for p in path.parent.iterdir()] == ["file.json"]
+    found = {key: of_key[NONE]["config"] for key, of_key in entries.items()}
+    assert found == {KEY: OTHER, other: OTHER}
+    assert entries[KEY][NONE]["milliseconds"] == 0.25
+    assert {p.name for p in path.parent.iterdir()} - {"file.json.lock"} == {"file.json"}
     data = json.loads(path.read_text())
     assert data["version"] == 1
     assert data["entries"][0]["target"] == "sm90"
@@ -160,6 +165,16 @@ def test_a_file_comes_back_as_it_was_written(files: Path) -> None:
 def entry(**change: Any) -> dict[str, Any]:
     fields = {**KEY.__dict__, "config": CONFIG, **change}
     return {name: value for name, value in fields.items() if value is not ...}
+
+
+def wide(*, dtype: str = "bf16", kernel: str = "ptx", **config: Any) -> dict[str, Any]:
+    config |= {"BLOCK_N": 128, "kernel": kernel}
+    return entry(dtype=dtype, headdim=192, p_mode="exact", config=config)
+
+
+def pingpong(**change: Any) -> dict[str, Any]:
+    config = {**CONFIG, "BLOCK_N": 64, "kernel": "pingpong"}
+    return entry(target="gfx950", block_scale=True, config=config, **change)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +194,22 @@ def entry(**change: Any) -> dict[str, Any]:
         ([entry(config={**CONFIG, "num_stages": 0})], "num_stages is 0, not a positive integer"),
         ([entry(block_scale=True)], "BLOCK_N is 32; with block_scale it is 64"),
         ([entry(config={**CONFIG, "kernel": "cuda"})], "kernel is 'cuda', not one of triton"),
+        ([entry(config={**CONFIG, "kernel": "hip"})], "kernel is 'hip', which is gfx950 machine"),
+        ([entry(dtype="fp8")], "dtype is 'fp8', not one of e4m3, bf16, fp16"),
+        ([entry(headdim=64)], "headdim is 64, not one of 128, 192"),
+        ([entry(headdim_v=192)], "headdim_v is 192, not one of 128"),
+        ([entry(p_mode="fast")], "p_mode is 'fast', not one of lean, exact, unscaled"),
+        ([entry(seqlen_bucket=4000)], "seqlen_bucket is 4000, not one of 256, 512"),
+        ([entry(without="ptx")], "without is 'ptx', not a list of some of triton"),
+        ([entry(without=["cuda"])], "without is ['cuda'], not a list of some of triton"),
+        ([entry(without=["triton"])], "but the configuration is one of triton"),
+        ([wide(num_stages=8, CLUSTER=2)], "CLUSTER is 2 for torch.bfloat16, not one of (1,) (ptx)"),
+        ([wide(num_stages=8, CLUSTER=1)], "num_stages is 8: with BLOCK_N 128 that takes 709632 by"),
+        ([wide(num_stages=3, CLUSTER=1)], "bytes of shared memory of 232448 (ptx)"),
+        ([wide(kernel="gluon", num_stages=3, OVERLAP=True)], "of shared memory of 232448 (gluon)"),
+        ([wide(dtype="fp16", num_stages=2, CLUSTER=1)], "it takes e4m3 and bfloat16 inputs, not"),
+        ([pingpong(p_mode="unscaled")], "it has no p_mode 'unscaled'"),
+        ([pingpong(dtype="bf16")], "it takes e4m3 inputs"),
     ],
 )
 def test_a_broken_file_is_an_error_that_says_where(files: Path, content: Any, message: str) -> None:
@@ -192,6 +223,39 @@ def test_a_broken_file_is_an_error_that_says_where(files: Path, content: Any, me
     assert str(path) in str(caught.value)
 
 
+def save_slowly(path: Path, has_read: Any, may_write: Any) -> None:
+    """Says when it has read the file, and then waits before it writes."""
+    write = store._write
+
+    def slow(*arguments: Any) -> None:
+        has_read.set()
+        may_write.wait(2)
+        write(*arguments)
+
+    store._write = slow
+    store.save(path, KEY, CONFIG, {})
+
+
+@pytest.mark.parametrize("kind", ["entry", "machine"])
+def test_processes_that_write_at_once_lose_nothing_of_each_other(files: Path, kind: str) -> None:
+    path = files / "shared.json"
+    spawn = multiprocessing.get_context("spawn")
+    has_read, may_write = spawn.Event(), spawn.Event()
+    other = spawn.Process(target=save_slowly, args=(path, has_read, may_write))
+    other.start()
+    assert has_read.wait(60)
+    if kind == "entry":
+        store.save(path, replace(KEY, causal=False), OTHER, {})
+    else:
+        store.save_machine(path, "gfx950", {"pack": "op_sel"}, {})
+    may_write.set()
+    other.join()
+    assert other.exitcode == 0
+    found = {key.causal for key in store.load(path)}
+    assert found == ({True, False} if kind == "entry" else {True})
+    assert len(store.load_machines(path)) == (kind == "machine")
+
+
 def ship(files: Path, key: TuningKey, config: dict[str, Any]) -> None:
     store.save(files / "shipped" / "made-up.json", key, config, {})
 
@@ -200,7 +264,7 @@ def test_the_users_entry_precedes_the_shipped_one(files: Path) -> None:
     ship(files, KEY, CONFIG)
     assert tuning.resolve(KEY) == CONFIG
     store.save(files / "user.json", KEY, OTHER, {})
-    choice._files.user_path = None
+    choice._forget()
     assert tuning.resolve(KEY) == OTHER
 
 
@@ -211,6 +275,88 @@ def test_another_user_file_counts_at_once(files: Path, monkeypatch: pytest.Monke
     assert tuning.resolve(KEY) == OTHER
     tuning.resolve(KEY)["BLOCK_M"] = 16  # the caller's own copy
     assert tuning.resolve(KEY) == OTHER
+
+
+def test_what_is_read_meanwhile_does_not_become_what_is_kept(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread stores, and reads the file again, while this one looks for a configuration."""
+    meanwhile = [KEY]
+
+    def default(key: TuningKey) -> dict[str, Any]:
+        if meanwhile:
+            meanwhile.clear()
+
+            def store_one() -> None:
+                store.save(files / "user.json", KEY, OTHER, {})
+                choice._forget()
+                assert tuning.resolve(KEY) == OTHER
+
+            thread = threading.Thread(target=store_one)
+            thread.start()
+            thread.join()
+        return configurations.default(key)
+
+    monkeypatch.setattr(choice, "default", default)
+    assert tuning.resolve(KEY) in (OTHER, tuning.default(KEY))
+    assert tuning.resolve(KEY) == OTHER
+
+
+def test_threads_may_read_while_others_store(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.save(files / "user.json", KEY, OTHER, {})
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                assert tuning.resolve(KEY) == OTHER
+        except BaseException as error:
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    try:
+        for reader in readers:
+            reader.start()
+        for number in range(100):
+            tuning.allow("gfx950", {}, {"number": number})
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+        sys.setswitchinterval(interval)
+    assert failures == []
+
+
+PTX: dict[str, Any] = {"BLOCK_N": 128, "num_stages": 4, "CLUSTER": 2, "kernel": "ptx"}
+GLUON: dict[str, Any] = {"BLOCK_N": 128, "num_stages": 4, "OVERLAP": True, "kernel": "gluon"}
+
+
+def test_what_was_found_without_some_kernels_stands_beside_what_was_found_with_all(
+    files: Path,
+) -> None:
+    path, both = files / "user.json", frozenset({"gluon", "ptx"})
+    ship(files, KEY, PTX)
+    store.save(path, KEY, OTHER, {}, both)
+    assert tuning.resolve(KEY) == PTX
+    assert tuning.resolve(KEY, both) == OTHER
+    # the best of many is the best of some, if it is one of these; the best of fewer is not
+    assert tuning.chosen(KEY, frozenset({"gluon"})) == PTX
+    assert tuning.chosen(KEY, frozenset({"ptx"})) is None
+    assert tuning.resolve(KEY, frozenset({"ptx"})) == OTHER  # Triton's own, better than its default
+    store.save(path, KEY, GLUON, {}, frozenset({"ptx"}))
+    choice._forget()
+    assert tuning.resolve(KEY, frozenset({"ptx"})) == GLUON
+    assert tuning.resolve(KEY, frozenset({"ptx", "triton"})) == GLUON
+    assert (tuning.resolve(KEY), tuning.resolve(KEY, both)) == (PTX, OTHER)
+    near = replace(KEY, seqlen_bucket=1024)
+    assert (tuning.resolve(near), tuning.resolve(near, both)) == (PTX, OTHER)
+    store.save(path, KEY, CONFIG, {}, both)
+    assert [one.get("without") for one in json.loads(path.read_text())["entries"]] == [
+        ["gluon", "ptx"], ["ptx"],
+    ]  # fmt: skip
 
 
 def test_the_nearest_length_stands_in_and_else_the_default(files: Path) -> None:
@@ -224,9 +370,9 @@ def test_the_nearest_length_stands_in_and_else_the_default(files: Path) -> None:
 
 def test_the_shipped_files_are_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    for key, stored in store.load_shipped().items():
-        assert configurations.complaint(stored["config"], key) is None
-        assert key.seqlen_bucket in BUCKETS
+    for key, entries in store.load_shipped().items():
+        for stored in entries.values():
+            assert configurations.complaint(stored["config"], key) is None
 
 
 class Measured:
@@ -254,7 +400,7 @@ def test_with_tuning_on_a_key_is_measured_once(
     for _ in range(3):
         assert tuning.requested(KEY, may_measure=True, measure=measure) == OTHER
     assert measure.count == 1
-    assert store.load(files / "user.json")[KEY]["milliseconds"] == 1.0
+    assert store.load(files / "user.json")[KEY][NONE]["milliseconds"] == 1.0
     base = problem(1, 1)
     lengths = [
         tuning.key_of(replace(base, seqlen_q=n, seqlen_k=n), "sm90") for n in range(1, 3000, 30)

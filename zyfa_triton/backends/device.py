@@ -112,11 +112,11 @@ def run(
         def measure() -> tuple[dict[str, Any], dict[str, object]]:
             from zyfa_triton.tuning import autotune
 
-            return autotune.measure(key, tuning.measured(problem, key, arguments), launch)
+            return autotune.measure(key, tuning.measured(kernel, problem, key, arguments), launch)
 
-        def tuned() -> dict[str, Any]:
+        def tuned(without: tuning.Kernels) -> dict[str, Any]:
             capturing = torch.cuda.is_current_stream_capturing()
-            return tuning.requested(key, may_measure=not capturing, measure=measure)
+            return tuning.requested(key, without, may_measure=not capturing, measure=measure)
 
         if config is None:
             config = tuning.select(kernel, problem, key, arguments, tuned)
@@ -150,13 +150,20 @@ def run_quantising(
     arch = arch_of(q.device.index)
     key = tuning.key_of(problem, arch.name)
     serving = [each for each in QUANTISING.values() if each.target == arch.name]
-    if not serving or tuning.is_wanted(key):
+    if not serving:
         return False, None
+    wanted = False
+
+    def tuned(without: tuning.Kernels) -> dict[str, Any]:
+        nonlocal wanted
+        wanted = tuning.is_wanted(key, without)
+        return tuning.resolve(key, without)
+
     # its own, and so well placed; in one part each
     codes = {"q_ptr": q.new_empty(0), "k_ptr": q.new_empty(0), "k_rope_ptr": None}
-    config = tuning.select(kernel, problem, key, codes, lambda: tuning.resolve(key))
+    config = tuning.select(kernel, problem, key, codes, tuned)
     family = QUANTISING.get(tuning.kernel_of(config))
-    if family is None:
+    if family is None or wanted:
         return False, None
     tuning.note(config)
     with torch.cuda.device(q.device):

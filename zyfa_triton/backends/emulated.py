@@ -152,7 +152,9 @@ def emulate(
     """
     key = tuning.key_of(problem, TARGET)
     if config is None:
-        config = tuning.select(kernel, problem, key, arguments, lambda: tuning.resolve(key))
+        config = tuning.select(
+            kernel, problem, key, arguments, lambda without: tuning.resolve(key, without)
+        )
     chosen = tuning.launchable(config, key)
     compiled = compile_call(tuning.kernel_of(config), problem, arguments, chosen)
     captured = None

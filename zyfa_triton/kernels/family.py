@@ -41,8 +41,12 @@ class Family(Protocol):
     def configurations(self, problem: Problem) -> list[Config]:
         """What tuning measures for a problem that fits, the default first. Without "kernel"."""
 
-    def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
-        """What is wrong with a configuration that somebody wrote down, or None."""
+    def complaint(self, config: Mapping[str, Any], problem: Problem) -> str | None:
+        """What is wrong with a configuration that somebody wrote down, or None.
+
+        problem: one of the kind that it was written down for, any of them: of its key
+        (`tuning.TuningKey`).
+        """
 
     def constants(
         self, *, headdim: int, p_mode: str, is_causal: bool, settings: Mapping[str, str]

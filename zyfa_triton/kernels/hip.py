@@ -80,13 +80,11 @@ def grid_of(problem: Problem) -> tuple[int, int, int]:
 
 def misfit(problem: Problem, arguments: Mapping[str, Any]) -> str:
     """Why the kernel does not serve a call; "" if it does."""
-    heads = (problem.headdim, problem.headdim_v)
-    if problem.dtype != torch.bfloat16:
-        return f"it takes bfloat16 inputs, not {problem.dtype}"
+    unfit = _misfit_of_kind(problem)
+    if unfit:
+        return unfit
     if problem.out_dtype != torch.bfloat16:
         return f"it writes bfloat16, not {problem.out_dtype}"
-    if heads not in HEADDIMS:
-        return f"it is written for head dims {HEADDIMS}, not {heads}"
     for name in "qkvo":
         tensor = arguments[f"{name}_ptr"]
         steps = [2 * arguments[f"stride_{name}{axis}"] for axis in "bsh"]
@@ -94,6 +92,15 @@ def misfit(problem: Problem, arguments: Mapping[str, Any]) -> str:
             return f"{name}'s rows do not all start at multiples of {ALIGNMENT} bytes"
         if name in "kv" and TILE_N * steps[1] >= LARGEST_SPAN:
             return f"{TILE_N} rows of {name} span {LARGEST_SPAN} bytes or more"
+    return ""
+
+
+def _misfit_of_kind(problem: Problem) -> str:
+    heads = (problem.headdim, problem.headdim_v)
+    if problem.dtype != torch.bfloat16:
+        return f"it takes bfloat16 inputs, not {problem.dtype}"
+    if heads not in HEADDIMS:
+        return f"it is written for head dims {HEADDIMS}, not {heads}"
     return ""
 
 
@@ -152,10 +159,12 @@ class HipFamily:
         """See Family."""
         return [dict(CONFIG)]
 
-    def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
+    def complaint(self, config: Mapping[str, Any], problem: Problem) -> str | None:
         """See Family."""
         asked = {name: value for name, value in config.items() if name != "kernel"}
-        return None if asked == CONFIG else f"the kernel in HIP has {CONFIG}, not {asked}"
+        if asked != CONFIG:
+            return f"the kernel in HIP has {CONFIG}, not {asked}"
+        return _misfit_of_kind(problem) or None
 
     def constants(
         self, *, headdim: int, p_mode: str, is_causal: bool, settings: Mapping[str, str]

@@ -149,9 +149,9 @@ class TritonFamily:
         """None here: which tiles a target runs is `tuning.configurations`."""
         return []
 
-    def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
+    def complaint(self, config: Mapping[str, Any], problem: Problem) -> str | None:
         """See Family."""
-        return complaint_of_tiles(config, block_scale=block_scale)
+        return complaint_of_tiles(config, block_scale=problem.block_scale)
 
     def constants(
         self, *, headdim: int, p_mode: str, is_causal: bool, settings: Mapping[str, str]

@@ -170,12 +170,16 @@ def misfit(problem: Problem, arguments: Mapping[str, Any]) -> str:
     Args:
         arguments: run-time arguments of the launch, whose strides and lengths are looked at.
     """
+    return _misfit_of_problem(problem) or misfit_of_strides(arguments)
+
+
+def _misfit_of_problem(problem: Problem) -> str:
     return misfit_of_kind(
         is_fp8=problem.is_fp8,
         headdim=problem.headdim,
         p_mode=problem.p_mode,
         block_scale=problem.block_scale,
-    ) or misfit_of_strides(arguments)
+    )
 
 
 def misfit_of_kind(*, is_fp8: bool, headdim: int, p_mode: str, block_scale: bool) -> str:
@@ -248,12 +252,15 @@ class PingPongFamily:
         """See Family."""
         return [dict(CONFIG)]
 
-    def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
+    def complaint(self, config: Mapping[str, Any], problem: Problem) -> str | None:
         """See Family."""
+        unfit = _misfit_of_problem(problem)
+        if unfit:
+            return unfit
         asked = {name: config.get(name) for name in CONFIG}
         if asked != CONFIG:
             return f"the ping-pong loop has {dict(CONFIG)}, not {asked}"
-        return complaint_of_tiles(config, block_scale=block_scale)
+        return complaint_of_tiles(config, block_scale=problem.block_scale)
 
     def constants(
         self, *, headdim: int, p_mode: str, is_causal: bool, settings: Mapping[str, str]

@@ -36,3 +36,17 @@ def misfit(name: str, target: str, problem: Problem, arguments: Mapping[str, Any
     if arguments["k_rope_ptr"] is not None and not family.reads_parts:
         return "it does not take q and k in two parts"
     return family.misfit(problem, arguments)
+
+
+def misfits(target: str, problem: Problem, arguments: Mapping[str, Any]) -> frozenset[str]:
+    """The kernels of a target that do not serve a call."""
+    found: set[str] = set()
+    answers: dict[tuple[object, bool], str] = {}  # ptx serves what gluon does: asked once
+    for name, family in FAMILIES.items():
+        if family.target in (None, target):
+            question = type(family).misfit, family.reads_parts
+            if question not in answers:
+                answers[question] = misfit(name, target, problem, arguments)
+            if answers[question]:
+                found.add(name)
+    return frozenset(found)

@@ -21,11 +21,20 @@ from zyfa_triton.tuning.choice import (
 )
 from zyfa_triton.tuning.configurations import candidates, default
 from zyfa_triton.tuning.key import TuningKey, key_of
-from zyfa_triton.tuning.selection import launchable, measured, only, select, tunable
+from zyfa_triton.tuning.selection import (
+    launchable,
+    measured,
+    only,
+    ruled_out,
+    select,
+    tunable,
+)
+from zyfa_triton.tuning.store import Kernels
 
 __all__ = [
     "KERNELS",
     "TRITON",
+    "Kernels",
     "Seen",
     "TuningKey",
     "allow",
@@ -42,6 +51,7 @@ __all__ = [
     "only",
     "requested",
     "resolve",
+    "ruled_out",
     "select",
     "tunable",
 ]

@@ -20,7 +20,7 @@ from zyfa_triton.problem import HEADDIMS
 from zyfa_triton.tuning import ahead, choice, selection
 from zyfa_triton.tuning.key import DTYPE_NAMES
 
-ALL_LENGTHS = (1024, 4096, 16384, 65536)
+ALL_LENGTHS = (1024, 4096, 16384)
 FEW_QUERIES = {"queries": 16, "heads": 64, "heads_k": 8}  # what ships for chunks and drafts
 
 
@@ -52,17 +52,16 @@ def main(arguments: list[str] | None = None) -> int:
 def usual_problems(args: argparse.Namespace) -> list[ahead.Usual]:
     """What the arguments ask for; other dtypes than e4m3 have one way to make probabilities."""
     lengths = ALL_LENGTHS if args.all else args.seqlen
-    modes = {"e4m3": ("lean", "exact") if args.all else (args.p_mode,)}
-    sizes: list[dict[str, int]] = []
+    sizes: list[tuple[dict[str, int], tuple[str, ...]]] = []  # with P modes of e4m3
     if args.all or not args.few_queries:
-        sizes.append({"heads": args.heads})
+        sizes.append(({"heads": args.heads}, ("lean", "exact") if args.all else (args.p_mode,)))
     if args.all or args.few_queries:
-        sizes.append(FEW_QUERIES)
+        sizes.append((FEW_QUERIES, ("lean",) if args.all else (args.p_mode,)))
     return [
         ahead.Usual(name, *headdims, causal, p_mode, seqlen, **size)
-        for size in sizes
+        for size, modes in sizes
         for name in args.dtype
-        for p_mode in modes.get(name, (args.p_mode,))
+        for p_mode in (modes if name == "e4m3" else modes[:1])
         for headdims in HEADDIMS
         for causal in (True, False)
         for seqlen in lengths
@@ -73,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m zyfa_triton.tuning", description=__doc__)
     names = sorted(DTYPE_NAMES.values())
     parser.add_argument("--dtype", nargs="+", choices=names, default=["e4m3", "bf16"])
-    parser.add_argument("--seqlen", nargs="+", type=int, default=[1024, 4096, 16384])
+    parser.add_argument("--seqlen", nargs="+", type=int, default=list(ALL_LENGTHS))
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--few-queries", action="store_true",
                         help="{queries} queries of {heads} heads on {heads_k}, in place of as many "
@@ -83,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
                         help=f"compares only these, of {', '.join(KERNELS)}, with what a call "
                         "takes now")  # fmt: skip
     parser.add_argument("--all", action="store_true",
-                        help="what ships: e4m3 lean and exact, few queries and many, lengths "
-                        f"{ALL_LENGTHS}")  # fmt: skip
+                        help="what ships: of as many queries as keys e4m3 lean and exact and bf16, "
+                        f"of few queries e4m3 lean and bf16, lengths {ALL_LENGTHS}")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=min(16, os.cpu_count() or 1),
                         help="processes that compile before anything is measured")  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, help="file to write; default ZYFA_TUNING_FILE")

@@ -22,9 +22,7 @@ from zyfa_triton.kernels.launch import launch_arguments
 from zyfa_triton.problem import Problem
 from zyfa_triton.testing import Inputs, make_inputs
 from zyfa_triton.tuning import selection
-from zyfa_triton.tuning.key import DTYPE_NAMES, key_of
-
-_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+from zyfa_triton.tuning.key import DTYPES, key_of
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Usual:
             nheads_k=self.heads if self.heads_k is None else self.heads_k,
             headdim=self.headdim,
             headdim_v=self.headdim_v,
-            dtype=_DTYPES[self.dtype],
+            dtype=DTYPES[self.dtype],
             device=device,
         )
 
@@ -89,7 +87,7 @@ def _candidates(usual: Usual) -> list[Config]:
     x = usual.inputs()
     problem, arguments = _call(usual, x)
     key = key_of(problem, arch_of(x.q.device.index).name)
-    return selection.measured(problem, key, arguments)
+    return selection.measured("auto", problem, key, arguments)
 
 
 def _call(usual: Usual, x: Inputs) -> tuple[Problem, dict[str, Any]]:

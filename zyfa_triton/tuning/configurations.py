@@ -13,7 +13,7 @@ from typing import Any
 from zyfa_triton.kernels.family import Config
 from zyfa_triton.kernels.launch import BLOCK_SCALE_KEYS
 from zyfa_triton.kernels.registry import FAMILIES, KERNELS, kernel_of
-from zyfa_triton.tuning.key import TuningKey
+from zyfa_triton.tuning.key import TuningKey, problem_of
 
 _ITEM_BYTES = {"e4m3": 1, "bf16": 2, "fp16": 2}
 _SM90_SHARED_BYTES = 227 * 1024
@@ -63,9 +63,13 @@ def candidates(key: TuningKey) -> list[Config]:
 
 def complaint(config: Mapping[str, Any], key: TuningKey) -> str | None:
     """What is wrong with a configuration that somebody wrote down, or None."""
-    if kernel_of(config) not in KERNELS:
+    kernel = kernel_of(config)
+    if kernel not in KERNELS:
         return f"kernel is {config['kernel']!r}, not one of {', '.join(KERNELS)}"
-    return FAMILIES[kernel_of(config)].complaint(config, block_scale=key.block_scale)
+    family = FAMILIES[kernel]
+    if family.target not in (None, key.target):
+        return f"kernel is {kernel!r}, which is {family.target} {family.nature}"
+    return family.complaint(config, problem_of(key))
 
 
 def _config(block_m: int, block_n: int, *, num_warps: int, num_stages: int) -> Config:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from zyfa_triton.problem import Problem
+from zyfa_triton.problem import HEADDIMS, P_MODES, Problem
 
 BUCKETS = tuple(1 << n for n in range(8, 18))  # 256 to 131072 keys; shorter and longer ones join
 SHORT_QUERIES = 64  # up to here one tile of queries a head is mostly empty
@@ -19,7 +19,10 @@ DTYPE_NAMES = {torch.float8_e4m3fn: "e4m3", torch.bfloat16: "bf16", torch.float1
 
 @dataclass(frozen=True)
 class TuningKey:
-    """Problems with equal keys run the same compiled kernel.
+    """Problems with equal keys share a configuration: what was measured of one serves the others.
+
+    How many kernels that is compiled into depends on more than the key: on the types of the outputs
+    and on what a kernel specialises on, such as few queries or offsets that need 64 bits.
 
     target: name of an `Arch`. dtype: a value of `DTYPE_NAMES`. seqlen_bucket: one of `BUCKETS`, by
     seqlen_k. short_queries: seqlen_q <= SHORT_QUERIES.
@@ -34,6 +37,37 @@ class TuningKey:
     block_scale: bool
     seqlen_bucket: int
     short_queries: bool
+
+
+ACCEPTED: dict[str, tuple[object, ...]] = {
+    "dtype": tuple(DTYPE_NAMES.values()),
+    "headdim": tuple(headdim for headdim, _ in HEADDIMS),
+    "headdim_v": tuple(dict.fromkeys(headdim_v for _, headdim_v in HEADDIMS)),
+    "p_mode": P_MODES,
+    "seqlen_bucket": BUCKETS,
+}
+"""Values of a key's fields, where not every one of the type is one."""
+DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+
+
+def problem_of(key: TuningKey) -> Problem:
+    """A problem that has the key: of one head, whose output is bfloat16."""
+    return Problem(
+        dtype=DTYPES[key.dtype],
+        headdim=key.headdim,
+        headdim_v=key.headdim_v,
+        nheads=1,
+        nheads_k=1,
+        batch=1,
+        seqlen_q=1 if key.short_queries else key.seqlen_bucket,
+        seqlen_k=key.seqlen_bucket,
+        causal=key.causal,
+        p_mode=key.p_mode,
+        block_scale=key.block_scale,
+        out_dtype=torch.bfloat16,
+        return_lse=False,
+        device="cuda",
+    )
 
 
 def bucket_of(seqlen: int) -> int:

@@ -13,11 +13,12 @@ from typing import Any
 
 from zyfa_triton.kernels.family import Config
 from zyfa_triton.kernels.launch import TRITON
-from zyfa_triton.kernels.registry import FAMILIES, kernel_of, misfit
+from zyfa_triton.kernels.registry import FAMILIES, kernel_of, misfit, misfits
 from zyfa_triton.problem import Problem
 from zyfa_triton.tuning import choice
 from zyfa_triton.tuning.configurations import candidates, default
 from zyfa_triton.tuning.key import TuningKey
+from zyfa_triton.tuning.store import Kernels
 
 _AUTO = "auto"
 _only: ContextVar[Sequence[str] | None] = ContextVar("zyfa_tuning_only", default=None)
@@ -39,15 +40,17 @@ def select(
     problem: Problem,
     key: TuningKey,
     arguments: Mapping[str, Any],
-    tuned: Callable[[], Config],
+    tuned: Callable[[Kernels], Config],
 ) -> Config:
     """The configuration for a requested kernel.
 
     Args:
-        kernel: "auto" takes what tuning found, and Triton's loops where that kernel does not serve
-            this call; the others are taken as asked, whatever tuning found.
+        kernel: "auto" takes what tuning found among the kernels that serve this call; the others
+            are taken as asked, with what tuning found for them.
         arguments: run-time arguments of the launch.
-        tuned: gives the stored, measured or default configuration of the key.
+        tuned: gives the stored, measured or default configuration of the key without the kernels
+            that it is given, see `ruled_out`. One of those stands for nothing found: the default
+            of the kernel asked for is taken, Triton's with "auto".
     Raises:
         ValueError: a kernel is asked for by name and does not serve this problem.
     """
@@ -55,20 +58,27 @@ def select(
         why = misfit(kernel, key.target, problem, arguments)
         if why:
             raise ValueError(f'kernel: got "{kernel}"; {why}. Accepted here: "auto", "{TRITON}"')
-        return stored_or_default(kernel, problem, key)
-    config = tuned()
-    found = kernel_of(config)
-    if found != TRITON and (kernel == TRITON or misfit(found, key.target, problem, arguments)):
+    without = ruled_out(kernel, problem, key, arguments)
+    config = tuned(without)
+    if kernel_of(config) not in without:
+        return config
+    if kernel in (_AUTO, TRITON):
         return default(key)
-    return config
-
-
-def stored_or_default(kernel: str, problem: Problem, key: TuningKey) -> Config:
-    """What tuning stored for a key if that names this kernel, else the kernel's default."""
-    stored = choice.resolve(key)
-    if kernel_of(stored) == kernel:
-        return stored
     return {**FAMILIES[kernel].configurations(problem)[0], "kernel": kernel}
+
+
+def ruled_out(
+    kernel: str, problem: Problem, key: TuningKey, arguments: Mapping[str, Any]
+) -> Kernels:
+    """Kernels of the target that do not come into question: with "auto" those that do not serve the
+    call, else all but the one asked for."""
+    if kernel == _AUTO:
+        return misfits(key.target, problem, arguments)
+    return frozenset(name for name in _of_target(key.target) if name != kernel)
+
+
+def _of_target(target: str) -> list[str]:
+    return [name for name, family in FAMILIES.items() if family.target in (None, target)]
 
 
 def launchable(config: Mapping[str, Any], key: TuningKey) -> Config:
@@ -98,13 +108,16 @@ def tunable(problem: Problem, key: TuningKey, arguments: Mapping[str, Any]) -> l
     ]
 
 
-def measured(problem: Problem, key: TuningKey, arguments: Mapping[str, Any]) -> list[Config]:
-    """All that tuning compares for a call."""
-    kernels, others = _only.get(), tunable(problem, key, arguments)
+def measured(
+    kernel: str, problem: Problem, key: TuningKey, arguments: Mapping[str, Any]
+) -> list[Config]:
+    """All that tuning compares for a call that asks for a kernel: what `select` may then take."""
+    without = ruled_out(kernel, problem, key, arguments)
+    everything = [*candidates(key), *tunable(problem, key, arguments)]
+    everything = [config for config in everything if kernel_of(config) not in without]
+    kernels = _only.get()
     if kernels is None:
-        return [*candidates(key), *others]
-    present = choice.resolve(key)
-    if misfit(kernel_of(present), key.target, problem, arguments):
-        present = default(key)
-    wanted = [config for config in others if kernel_of(config) in kernels]
+        return everything
+    present = select(kernel, problem, key, arguments, lambda without: choice.resolve(key, without))
+    wanted = [config for config in everything if kernel_of(config) in kernels]
     return [present, *(config for config in wanted if config != present)]

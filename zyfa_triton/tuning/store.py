@@ -7,9 +7,15 @@ It does not choose between files. One entry:
      "config": {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 3},
      "milliseconds": 0.31, "device": "NVIDIA H200", "triton": "3.6.0", "date": "2026-01-31"}
 
-The last four say where the configuration comes from; nothing reads them. Beside "entries" there may
-be "machines", which `zyfa selftest` writes: settings of the hand-scheduled loop, by target, that
-the machine allows though they are not safe to assume, and where that was found out:
+The last four say where the configuration comes from; nothing reads them. An entry may name under
+"without" kernels that did not take part, as the calls that it was measured for do not take them
+(q and k in two parts, rows at odd addresses, another kernel asked for by name):
+
+     "without": ["gluon", "ptx"], "config": ...
+
+Keys may be equal where "without" differs. Beside "entries" there may be "machines", which
+`zyfa selftest` writes: settings of the hand-scheduled loop, by target, that the machine allows
+though they are not safe to assume, and where that was found out:
 
     "machines": {"gfx950": {"settings": {"pack": "op_sel"}, "device": "AMD Instinct MI355X",
                             "date": "2026-01-31"}}
@@ -24,9 +30,12 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from zyfa_triton.kernels.family import Config
+from zyfa_triton.kernels.registry import KERNELS, kernel_of
 from zyfa_triton.tuning.configurations import complaint
-from zyfa_triton.tuning.key import TuningKey
+from zyfa_triton.tuning.key import ACCEPTED, TuningKey
 
 SHIPPED = Path(__file__).parent / "stored"
 VERSION = 1
@@ -37,7 +46,10 @@ class TuningFileError(ValueError):
     """A file of tuned configurations that cannot be read; names the file and what is wrong."""
 
 
-Entries = dict[TuningKey, dict[str, Any]]
+Kernels = frozenset[str]
+NONE: Kernels = frozenset()
+Entries = dict[TuningKey, dict[Kernels, dict[str, Any]]]
+"""Entries of each key, by the kernels that they were found without."""
 Machines = dict[str, dict[str, Any]]
 ALLOWABLE = {"pack": ("perm", "op_sel")}
 """Settings that a machine may allow, and their values, the safe one first."""
@@ -48,7 +60,11 @@ def load(path: Path) -> Entries:
     entries = _read(path).get("entries")
     if not isinstance(entries, list):
         raise TuningFileError(f'{path}: "entries" must be a list')
-    return dict(_entry(path, index, entry) for index, entry in enumerate(entries))
+    found: Entries = {}
+    for index, entry in enumerate(entries):
+        key, without = _entry(path, index, entry)
+        found.setdefault(key, {})[without] = entry
+    return found
 
 
 def load_machines(path: Path) -> Machines:
@@ -90,28 +106,45 @@ def load_shipped() -> Entries:
     """All entries that come with the package."""
     found: Entries = {}
     for path in sorted(SHIPPED.glob("*.json")):
-        found |= load(path)
+        for key, entries in load(path).items():
+            found.setdefault(key, {}).update(entries)
     return found
 
 
-def save(path: Path, key: TuningKey, config: Config, origin: dict[str, Any]) -> None:
-    """Adds or replaces one entry. Readers see the old file or the new one, never a part."""
-    entries = load(path)
-    entries[key] = {**asdict(key), "config": config, **origin}
-    _write(path, entries, load_machines(path))
+def save(
+    path: Path, key: TuningKey, config: Config, origin: dict[str, Any], without: Kernels = NONE
+) -> None:
+    """Adds or replaces one entry. Readers see the old file or the new one, never a part; processes
+    that write at once wait for each other, through a file of its name and ".lock"."""
+    with _locked(path):
+        entries = load(path)
+        left_out: dict[str, Any] = {"without": sorted(without)} if without else {}
+        entry = {**asdict(key), **left_out, "config": config, **origin}
+        entries.setdefault(key, {})[without] = entry
+        _write(path, entries, load_machines(path))
 
 
 def save_machine(path: Path, target: str, settings: dict[str, str], origin: dict[str, Any]) -> None:
     """Adds or replaces what a self-test of a target found; as atomic as `save`."""
-    _write(path, load(path), {**load_machines(path), target: {"settings": settings, **origin}})
+    with _locked(path):
+        machines = {**load_machines(path), target: {"settings": settings, **origin}}
+        _write(path, load(path), machines)
+
+
+def _locked(path: Path) -> FileLock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(f"{path}.lock")
 
 
 def _write(path: Path, entries: Entries, machines: Machines) -> None:
     data: dict[str, Any] = {"version": VERSION}
-    data["entries"] = [entries[key] for key in sorted(entries, key=_order)]
+    data["entries"] = [
+        entries[key][without]
+        for key in sorted(entries, key=_order)
+        for without in sorted(entries[key], key=sorted)
+    ]
     if machines:
         data["machines"] = machines
-    path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -123,7 +156,7 @@ def _write(path: Path, entries: Entries, machines: Machines) -> None:
         raise
 
 
-def _entry(path: Path, index: int, entry: object) -> tuple[TuningKey, dict[str, Any]]:
+def _entry(path: Path, index: int, entry: object) -> tuple[TuningKey, Kernels]:
     where = f"{path}: entry {index}"
     if not isinstance(entry, dict):
         raise TuningFileError(f"{where}: must be an object")
@@ -132,13 +165,26 @@ def _entry(path: Path, index: int, entry: object) -> tuple[TuningKey, dict[str, 
         value = entry.get(field.name)
         if type(value) is not _TYPES[str(field.type)]:
             raise TuningFileError(f"{where}: {field.name} is {value!r}, not of type {field.type}")
+        accepted = ACCEPTED.get(field.name)
+        if accepted is not None and value not in accepted:
+            listed = ", ".join(map(str, accepted))
+            raise TuningFileError(f"{where}: {field.name} is {value!r}, not one of {listed}")
         values[field.name] = value
     key = TuningKey(**values)
-    config = entry.get("config")
+    config, without = entry.get("config"), entry.get("without", [])
     wrong = complaint(config, key) if isinstance(config, dict) else "config must be an object"
+    wrong = wrong or _complaint_of_left_out(without, config)
     if wrong:
         raise TuningFileError(f"{where}: {wrong}")
-    return key, entry
+    return key, frozenset(without)
+
+
+def _complaint_of_left_out(without: object, config: Any) -> str | None:
+    if not isinstance(without, list) or any(name not in KERNELS for name in without):
+        return f"without is {without!r}, not a list of some of {', '.join(KERNELS)}"
+    if kernel_of(config) in without:
+        return f"without is {without!r}, but the configuration is one of {kernel_of(config)}"
+    return None
 
 
 def _order(key: TuningKey) -> tuple[str, ...]:

@@ -39,13 +39,14 @@ class PtxFamily(GluonFamily):
             for cluster in clusters(problem)
         ][: _DEEPEST * len(clusters(problem))]
 
-    def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
+    def complaint(self, config: Mapping[str, Any], problem: Problem) -> str | None:
         """See Family."""
         if config.get("BLOCK_N") != _BLOCK_N:
             return f"BLOCK_N is {config.get('BLOCK_N')!r}, not {_BLOCK_N} (ptx)"
-        if config.get("CLUSTER") not in CLUSTERS:
-            return f"CLUSTER is {config.get('CLUSTER')!r}, not one of {CLUSTERS} (ptx)"
-        return super().complaint({**config, "OVERLAP": True}, block_scale=block_scale)
+        cluster, accepted = config.get("CLUSTER"), clusters(problem)
+        if type(cluster) is not int or cluster not in accepted:
+            return f"CLUSTER is {cluster!r} for {problem.dtype}, not one of {accepted} (ptx)"
+        return super().complaint({**config, "OVERLAP": True}, problem)
 
     def launch(
         self,

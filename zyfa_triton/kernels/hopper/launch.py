@@ -50,12 +50,9 @@ class GluonFamily:
 
     def misfit(self, problem: Problem, arguments: Mapping[str, Any]) -> str:
         """See Family."""
-        if problem.dtype not in (FP8, torch.bfloat16):
-            return f"it takes e4m3 and bfloat16 inputs, not {problem.dtype}"
-        if problem.is_fp8 and problem.p_mode not in ("lean", "exact"):
-            return f"it has no p_mode {problem.p_mode!r}"
-        if problem.block_scale:
-            return "it has no block_scale"
+        unfit = _misfit_of_kind(problem)
+        if unfit:
+            return unfit
         copied = ["q", "k"] if problem.is_fp8 else ["q", "k", "v"]
         if arguments["k_rope_ptr"] is not None:
             copied += ["q_rope", "k_rope"]
@@ -79,17 +76,24 @@ class GluonFamily:
             if shared_bytes(problem, block_n, stages) <= SHARED_BYTES
         ]
 
-    def complaint(self, config: Mapping[str, Any], *, block_scale: bool) -> str | None:
+    def complaint(self, config: Mapping[str, Any], problem: Problem) -> str | None:
         """See Family."""
-        if block_scale:
-            return "the gluon kernel has no block_scale"
-        if config.get("BLOCK_N") not in _BLOCKS:
-            return f"BLOCK_N is {config.get('BLOCK_N')!r}, not one of {_BLOCKS} (gluon)"
+        unfit = _misfit_of_kind(problem)
+        if unfit:
+            return f"{unfit} ({self.name})"
+        block_n, stages = config.get("BLOCK_N"), config.get("num_stages")
+        if type(block_n) is not int or block_n not in _BLOCKS:
+            return f"BLOCK_N is {block_n!r}, not one of {_BLOCKS} ({self.name})"
         if not isinstance(config.get("OVERLAP"), bool):
-            return f"OVERLAP is {config.get('OVERLAP')!r}, not true or false (gluon)"
-        stages = config.get("num_stages")
+            return f"OVERLAP is {config.get('OVERLAP')!r}, not true or false ({self.name})"
         if type(stages) is not int or not 2 <= stages <= _MOST_STAGES:
-            return f"num_stages is {stages!r}, not 2 to {_MOST_STAGES} (gluon)"
+            return f"num_stages is {stages!r}, not 2 to {_MOST_STAGES} ({self.name})"
+        taken = shared_bytes(problem, block_n, stages)
+        if taken > SHARED_BYTES:
+            return (
+                f"num_stages is {stages}: with BLOCK_N {block_n} that takes {taken} bytes of "
+                f"shared memory of {SHARED_BYTES} ({self.name})"
+            )
         return None
 
     def constants(
@@ -445,6 +449,17 @@ def shared_bytes(problem: Problem, block_n: int, stages: int) -> int:
         + (stages * block_n * _ONES_ROWS if problem.is_fp8 else 0)
         + _SHARED_RESERVE
     )
+
+
+def _misfit_of_kind(problem: Problem) -> str:
+    """Why the kernel does not serve a kind of problem, whatever its tensors; "" if it does."""
+    if problem.dtype not in (FP8, torch.bfloat16):
+        return f"it takes e4m3 and bfloat16 inputs, not {problem.dtype}"
+    if problem.is_fp8 and problem.p_mode not in ("lean", "exact"):
+        return f"it has no p_mode {problem.p_mode!r}"
+    if problem.block_scale:
+        return "it has no block_scale"
+    return ""
 
 
 def _misplaced(name: str, tensor: torch.Tensor) -> str:
