@@ -176,7 +176,7 @@ def test_auto_takes_what_the_tuner_found_and_only_where_it_fits(
 def test_tuner_measures_the_loop_on_gfx950_only() -> None:
     for headdim, target, expected in ((128, "gfx950", 1), (128, "sm89", 0), (192, "gfx950", 1)):
         asked = offline.problem(headdim=headdim)
-        arguments = offline._nominal_arguments(asked)
+        arguments = offline.nominal_arguments(asked)
         key = tuning.key_of(asked, target)
         assert len(tuning.tunable(asked, key, arguments)) == expected, (headdim, target)
 
