@@ -248,8 +248,8 @@ def warmup(
     Args:
         q, k, v, softmax_scale, causal, options: as in `flash_attn_func`, or `flash_attn_fp8_func`
             with `quantize`. The values in q, k and v do not matter.
-        tune: measure all candidate configurations now and store the fastest in ZYFA_TUNING_FILE.
-            Device only.
+        tune: measure all candidate configurations now, of the kernel asked for or of all that serve
+            the call, and store the fastest in ZYFA_TUNING_FILE. Device only.
         rope: (q_rope, k_rope) for calls of `flash_attn_mla_func`, or `flash_attn_mla_fp8_func` with
             `quantize`; q, k are then q_nope, k_nope.
     Returns:
