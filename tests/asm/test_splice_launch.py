@@ -145,6 +145,15 @@ def test_a_second_call_compiles_and_generates_nothing(
     assert len(gfx950.launches) == 2
 
 
+def test_constants_of_modules_are_not_compared_at_each_launch(gfx950: FakeRuntime) -> None:
+    """Triton would; other configurations are compiled with them all the same."""
+    gfx950.reset(1)
+    for warps in (8, 4):
+        run_attention({**CONFIG, "num_warps": warps, "BLOCK_M": 32 * warps})
+        assert attention_forward.used_global_vals == {}
+    assert [one.block[0] for one in gfx950.launches] == [8 * 64, 4 * 64]
+
+
 def test_a_fallback_from_the_disk_cache_warns_at_the_launch(
     gfx950: FakeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

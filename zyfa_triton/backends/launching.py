@@ -42,6 +42,10 @@ def enqueue(kernel: Any, grid: Any, arguments: Mapping[str, Any]) -> None:
         return
     with no_compilation(kernel) if capturing else nullcontext():
         compiled = kernel[grid](**arguments)
+    # At each launch Triton compares every constant of a module that the kernel was compiled with
+    # with what it is now, which takes as long as all else that it does. Ours do not change.
+    if getattr(kernel, "used_global_vals", None):
+        kernel.used_global_vals = {}
     if arguments.get("LOOP"):  # a fallback that Triton found in its cache warns too
         fallback_reason(compiled, arguments["LOOP"])
 

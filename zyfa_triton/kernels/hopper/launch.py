@@ -37,6 +37,12 @@ _MOST_CLUSTERS = 128  # of two; a Hopper card has up to 144 multiprocessors
 COUNTERS = 1 + _MAIL * _MOST_CLUSTERS  # the next tile's, then the tiles on their way to others
 _HEAD_DIM_V = 128
 _REGISTERS = {"CONSUMER_REGISTERS": 240, "PRODUCER_REGISTERS": 24}
+_PASSED_ON = (  # arguments that reach the kernel as they are
+    *("o_ptr", "lse_ptr", "softmax_scale_log2", "seqlen_q", "seqlen_k", "group_size", "v_mean_ptr"),
+    *(f"{name}_descale_ptr" for name in "qkv"),
+    *(f"stride_{name}d{axis}" for name in "qkv" for axis in "bh"),
+    *(f"stride_o{axis}" for axis in "bsh"),
+)
 
 
 class GluonFamily:
@@ -352,37 +358,24 @@ def launch_forward(
     block_n, pack = config["BLOCK_N"], packed_heads(problem)
     cluster = config.get("CLUSTER", 1)
     q, k = (arguments[f"{name}_ptr"].transpose(1, 2) for name in "qk")
-    q_rest, k_rest = (_rest(arguments, name) for name in "qk")
     rest = problem.headdim - FIRST
     rows = TILE_M // 2 // pack
     wide, narrow, v_block = key_parts(problem.headdim, problem.is_fp8, block_n, cluster)
     descriptors = {
         "q_first": _descriptor(q, (1, pack, rows, FIRST)),
-        "q_rest": _descriptor(q_rest, (1, pack, rows, rest)) if rest else None,
+        "q_rest": _descriptor(_rest(arguments, "q"), (1, pack, rows, rest)) if rest else None,
         "k_first": _descriptor(k, wide),
-        "k_rest": _descriptor(k_rest, narrow) if rest else None,
+        "k_rest": _descriptor(_rest(arguments, "k"), narrow) if rest else None,
         "v": _descriptor(v if problem.is_fp8 else v.transpose(1, 2), v_block),
     }
     m_blocks = -(-problem.seqlen_q // (TILE_M // pack * cluster))
     heads = problem.batch * problem.nheads // pack
     workgroups = min(max(_multiprocessors(q.device) // cluster, 1), heads * m_blocks)
-    same: tuple[str, ...] = (
-        "o_ptr",
-        "lse_ptr",
-        "softmax_scale_log2",
-        "seqlen_q",
-        "seqlen_k",
-        "group_size",
-        "v_mean_ptr",
-    )
-    same += tuple(f"{name}_descale_ptr" for name in "qkv")
-    same += tuple(f"stride_{name}d{axis}" for name in "qkv" for axis in "bh")
-    same += tuple(f"stride_o{axis}" for axis in "bsh")
     launch(
         hopper_attention_forward,
         (workgroups * cluster,),
         {
-            **{name: arguments[name] for name in same},
+            **{name: arguments[name] for name in _PASSED_ON},
             **descriptors,
             "counter_ptr": counter,
             "m_blocks": m_blocks,
