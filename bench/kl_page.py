@@ -11,6 +11,7 @@ import torch
 
 import zyfa_triton
 from bench.kl_variants import (
+    COMPARED,
     CONSTANT,
     LEAN,
     LEAN_CONSTANT,
@@ -25,6 +26,9 @@ from bench.kl_variants import (
     Outcome,
     Variant,
 )
+
+Results = dict[tuple[str, int], dict[str, Outcome]]
+"""Outcomes by variant, of each piece of each text: its name and the number of the piece."""
 
 MARKER = "<!-- Below: written by bench/model_kl.py. bench/accuracy.py leaves it alone. -->\n"
 
@@ -84,18 +88,28 @@ With the same quantisation on both sides only what P is rounded by differs:
 {verdicts}
 
 {reached}
+
+### More of the same texts
+
+`--windows N` reads further pieces of {tokens} tokens, which know nothing of each other, with
+{compared} and the default quantisation. All pieces of a text together:
+
+{pooled}
 """
 SHOWN_LAYERS = (0, 1, 7, 14, 21, 27)
 
 
-def document(results: dict[str, dict[str, Outcome]]) -> str:
+def document(everything: Results) -> str:
     """The section as text."""
-    seconds = sum(outcome.seconds for found in results.values() for outcome in found.values())
+    results = {name: everything.get((name, 0), {}) for name in TEXTS}
+    seconds = sum(outcome.seconds for found in everything.values() for outcome in found.values())
     runs = sum(len(found) for found in results.values())
+    more = sum(len(found) for found in everything.values()) - runs
     return SECTION.format(
         circumstances=f"{time.strftime('%Y-%m-%d')}, zyfa-triton {zyfa_triton.__version__}, torch "
         f"{torch.__version__}, {platform.machine()} CPU; {runs} of {len(TEXTS) * len(VARIANTS)} "
-        f"runs, {seconds / 60:.0f} minutes beside other work on the machine.",
+        f"runs and {more} of further pieces, {seconds / 60:.0f} minutes beside other work on the "
+        "machine.",
         tokens=f"{TOKENS:,}",
         texts="; ".join(f"{name}: {text.description}" for name, text in TEXTS.items()),
         tables="\n\n".join(_table(name, found) for name, found in results.items()),
@@ -105,6 +119,8 @@ def document(results: dict[str, dict[str, Outcome]]) -> str:
         as_called=_listed(as_called(results)),
         verdicts=_listed(verdicts(results)),
         reached=reached(results),
+        compared=", ".join(f'"{variant.p}"' for variant in COMPARED),
+        pooled=_listed(pooled(everything)),
     )
 
 
@@ -226,6 +242,31 @@ def verdicts(results: dict[str, dict[str, Outcome]]) -> list[str]:
                 f"{1e3 * _standard_error_of_difference(lean, constant):.2f} x1e-3). Quantising "
                 f"alone has {unrounded.mean / unscaled.mean:.2f} times AITER's."
             )
+    return found
+
+
+def pooled(everything: Results) -> list[str]:
+    """Lean against AITER's numerics and exact 2^8, over all pieces of each text and of all."""
+    found = []
+    together: dict[str, list[dict[str, Outcome]]] = {name: [] for name in TEXTS}
+    for (name, _), outcomes in everything.items():
+        if all(variant.name in outcomes for variant in COMPARED):
+            together[name].append(outcomes)
+    groups = [*together.items(), ("all", [one for each in together.values() for one in each])]
+    for name, pieces in groups:
+        if len(pieces) < 2:
+            continue
+        unscaled, constant, lean = (
+            Outcome(kl=[kl for piece in pieces for kl in piece[variant.name].kl])
+            for variant in COMPARED
+        )
+        found.append(
+            f"{name}, {len(lean.kl):,} tokens: {LEAN} {_kl(lean)}, {CONSTANT} {_kl(constant)}, "
+            f"{UNSCALED} {_kl(unscaled)} (x1e-3): {lean.mean / unscaled.mean:.2f} times the KL of "
+            f"AITER's numerics, {lean.mean / constant.mean:.2f} times that of {CONSTANT} (paired "
+            f"difference {1e3 * (lean.mean - constant.mean):+.2f} +- "
+            f"{1e3 * _standard_error_of_difference(lean, constant):.2f})."
+        )
     return found
 
 

@@ -87,6 +87,10 @@ VARIANTS = (
 )
 
 
+# what more of the texts is read for, with --windows
+COMPARED = tuple(Variant(p, MEANS_REMOVED) for p in (UNSCALED, CONSTANT, LEAN))
+
+
 @dataclass
 class Outcome:
     """One variant on one text.

@@ -8,6 +8,9 @@ continues.
 
     python -m bench.model_kl FOLDER -o docs/accuracy.md
 
+--windows N reads N times as much of each text, as far as it goes, in pieces of the same length that
+know nothing of each other, for the three variants whose difference is smaller than one piece tells.
+
 It needs transformers, accelerate and gguf, 8 GiB of memory and about an hour of two cores.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -29,8 +33,9 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from bench.kl_page import MARKER, document
+from bench.kl_page import MARKER, Results, document
 from bench.kl_variants import (
+    COMPARED,
     MEAN_REMOVED,
     MEANS_REMOVED,
     P_VARIANTS,
@@ -217,11 +222,15 @@ class Runner:
         self.ids = self.hidden = torch.empty(0)
 
     @torch.no_grad()
-    def start(self, text: str) -> None:
-        """Runs the reference on a text."""
-        self.ids = self.tokenizer(text, return_tensors="pt").input_ids[:, :TOKENS]
-        if self.ids.shape[1] < TOKENS:
-            sys.exit(f"the text has {self.ids.shape[1]} tokens, {TOKENS} are needed")
+    def start(self, text: str, window: int = 0) -> bool:
+        """Runs the reference on TOKENS tokens of a text, the window-th so many of it. False where
+        a later one is not there."""
+        ids = self.tokenizer(text, return_tensors="pt").input_ids
+        if ids.shape[1] < (window + 1) * TOKENS:
+            if window:
+                return False
+            sys.exit(f"the text has {ids.shape[1]} tokens, {TOKENS} are needed")
+        self.ids = ids[:, window * TOKENS : (window + 1) * TOKENS]
         self.attention.variant = None
         self.attention.reference.clear()
         self.hidden = self._hidden()
@@ -230,6 +239,7 @@ class Runner:
         for first in range(0, TOKENS, LOGIT_ROWS):
             rows = self.logits[first : first + LOGIT_ROWS]
             rows.sub_(rows.logsumexp(-1, keepdim=True))
+        return True
 
     @torch.no_grad()
     def run(self, variant: Variant) -> Outcome:
@@ -292,49 +302,64 @@ def _key(variant: Variant) -> str:
     return hashlib.sha256(repr((bits.tolist(), WEIGHTS_SHA256, TOKENS)).encode()).hexdigest()
 
 
-def measure(folder: Path) -> dict[str, dict[str, Outcome]]:
+def measure(folder: Path, windows: int = 1) -> Results:
     """All variants on all texts: what is stored is read, the rest is run and stored."""
-    results: dict[str, dict[str, Outcome]] = {name: {} for name in TEXTS}
+    results: Results = {}
     runner: Runner | None = None
     current = None
+    ended: set[str] = set()  # texts that were read to their end
     # one quantisation after the other: what an interrupted run has stored is complete in itself
     plan = [
-        (quantisation, name, variant)
+        (name, 0, variant)
         for quantisation in (*QUANTISATIONS, None)
         for name in TEXTS
         for variant in VARIANTS
         if variant.quantisation == quantisation
     ]
+    plan += [(n, window, v) for window in range(1, windows) for n in TEXTS for v in COMPARED]
     with tqdm(plan, unit="run") as bar:
-        for _, name, variant in bar:
-            bar.set_description(f"{name}: {variant.name}")
-            path = folder / "results" / name / f"{variant.name}.json"
+        for name, window, variant in bar:
+            bar.set_description(f"{name} {window}: {variant.name}")
+            path = _stored_at(folder, name, window, variant)
             key = _key(variant)
             stored = json.loads(path.read_text()) if path.is_file() else {}
             if stored.pop("key", None) == key:
-                results[name][variant.name] = Outcome(**stored)
+                results.setdefault((name, window), {})[variant.name] = Outcome(**stored)
                 continue
             runner = runner or Runner(folder)
-            if name != current:
+            if name in ended:
+                continue
+            if (name, window) != current:
                 contents = (folder / f"{name}.txt").read_text(encoding="latin-1")
-                runner.start(contents[TEXTS[name].start :])
-                current = name
-            outcome = results[name][variant.name] = runner.run(variant)
+                if not runner.start(contents[TEXTS[name].start :], window):
+                    ended.add(name)
+                    continue
+                current = name, window
+            outcome = runner.run(variant)
+            results.setdefault((name, window), {})[variant.name] = outcome
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"key": key, **asdict(outcome)}))
     return results
 
 
-def stored(folder: Path) -> dict[str, dict[str, Outcome]]:
+def _stored_at(folder: Path, name: str, window: int, variant: Variant) -> Path:
+    place = f"{name}-{window}" if window else name
+    return folder / "results" / place / f"{variant.name}.json"
+
+
+def stored(folder: Path) -> Results:
     """What earlier runs have stored, without running anything."""
-    results: dict[str, dict[str, Outcome]] = {name: {} for name in TEXTS}
+    results: Results = {}
     for name in TEXTS:
-        for variant in VARIANTS:
-            path = folder / "results" / name / f"{variant.name}.json"
-            if path.is_file():
-                fields = json.loads(path.read_text())
-                fields.pop("key")
-                results[name][variant.name] = Outcome(**fields)
+        for window in itertools.count():
+            for variant in VARIANTS:
+                path = _stored_at(folder, name, window, variant)
+                if path.is_file():
+                    fields = json.loads(path.read_text())
+                    fields.pop("key")
+                    results.setdefault((name, window), {})[variant.name] = Outcome(**fields)
+            if (name, window) not in results:
+                break
     return results
 
 
@@ -345,6 +370,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="for weights, texts and results (2 GB)")
     parser.add_argument("-o", "--output", type=Path, help="Markdown page whose section is replaced")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--windows", type=int, default=1, metavar="N")
     parser.add_argument("--stored", action="store_true", help="only write what is stored")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
@@ -353,7 +379,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
         args.folder.mkdir(parents=True, exist_ok=True)
         fetch(args.folder)
-        results = measure(args.folder)
+        results = measure(args.folder, args.windows)
     text = document(results)
     if args.output is None:
         print(text)

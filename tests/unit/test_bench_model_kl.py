@@ -134,7 +134,7 @@ def results_with(factors: dict[Variant, float]) -> dict[str, dict[str, Outcome]]
 def test_the_first_answer_is_our_default_against_aiters_usual_call() -> None:
     ours, aiter = Variant(LEAN, MEANS_REMOVED), Variant(kl_variants.UNSCALED, PER_TENSOR)
     factors = {ours: 5.0, aiter: 1000.0}
-    text = kl_page.document(results_with(factors))
+    text = kl_page.document({(name, 0): found for name, found in results_with(factors).items()})
     assert "prose: KL 5.00 +- 0.00 against 1000.00 +- 0.00 x1e-3, 0.0050 times AITER's" in text
     assert "AITER's P with our quantisation has 10.00 +- 0.00." in text
     assert text.index("As they come:") < text.index("With the same quantisation")
@@ -184,6 +184,42 @@ def test_runs_that_are_missing_are_said_to_be(tmp_path: Path) -> None:
     assert text.count("| per head | Lean, block scaled | not run |") == 2
     assert "prose, per head:" not in text
     assert "prose, per tensor: Lean, block scaled has" in text
+
+
+def test_more_pieces_are_read_stored_and_put_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as a text goes; what is stored is not run again."""
+    pieces = {"prose": 3, "code": 1}
+    for name in pieces:
+        (tmp_path / f"{name}.txt").write_text("x" * 4000 + name, encoding="latin-1")
+    stored_results(tmp_path)
+    monkeypatch.setattr(model_kl, "_key", lambda variant: "old")
+    ran: list[tuple[str, int, Variant]] = []
+
+    class Runner:
+        def __init__(self, folder: Path) -> None:
+            self.at = ("", 0)
+
+        def start(self, text: str, window: int = 0) -> bool:
+            self.at = (next(name for name in pieces if text.endswith(name)), window)
+            return window < pieces[self.at[0]]
+
+        def run(self, variant: Variant) -> Outcome:
+            ran.append((*self.at, variant))
+            return outcome([1e-3 * (2 + len(ran) % 3)] * 90)
+
+    monkeypatch.setattr(model_kl, "Runner", Runner)
+    found = model_kl.measure(tmp_path, 5)
+    assert ran == [("prose", window, v) for window in (1, 2) for v in kl_variants.COMPARED]
+    assert set(found) == {("prose", 0), ("code", 0), ("prose", 1), ("prose", 2)}
+    assert model_kl.stored(tmp_path) == found
+    text = kl_page.document(found)
+    assert "- prose, 270 tokens: Lean, block scaled " in text and "- all, 360 tokens: " in text
+    assert "code, 90 tokens" not in text  # one piece is in the tables
+    kl = [found["prose", window][kl_variants.COMPARED[2].name].mean for window in range(3)]
+    assert f"Lean, block scaled {1e3 * sum(kl) / 3:.2f} +-" in text
+    assert len(ran) == 6 and model_kl.measure(tmp_path, 3) == found and len(ran) == 6
 
 
 def test_stored_results_of_other_numerics_are_not_taken() -> None:
