@@ -12,7 +12,7 @@ from tests.gpu.hopper_calls import KINDS, attention, check, check_gain, check_me
 from zyfa_triton import arch, flash_attn_fp8_func, flash_attn_func, numerics, quantize_fp8
 from zyfa_triton.backends import device as device_backend
 from zyfa_triton.backends.launching import enqueue
-from zyfa_triton.kernels.hopper import launch
+from zyfa_triton.kernels.hopper import preparation
 from zyfa_triton.kernels.registry import FAMILIES
 from zyfa_triton.problem import FP8, Problem
 from zyfa_triton.reference import attention_ref
@@ -235,7 +235,9 @@ def test_inputs_are_quantised_as_quantize_fp8_does(
         x.q, k, v, causal=True, p_mode="lean", block_scale=False, out_dtype=torch.bfloat16,
         return_lse=True, dtype=FP8,
     )  # fmt: skip
-    ours = launch.quantise(enqueue, problem, x.q, k, v, granularity == "tensor", k_mean, v_mean)
+    ours = preparation.quantise(
+        enqueue, problem, x.q, k, v, granularity == "tensor", k_mean, v_mean
+    )
     for name, got, want in (("q", ours.q, q_codes), ("k", ours.k, k_codes)):
         assert torch.equal(got.view(torch.uint8), want.view(torch.uint8)), name
     for got, want in zip(ours.descales, (q_descale, k_descale, v_descale), strict=True):

@@ -9,7 +9,7 @@ import torch
 
 from zyfa_triton import quantize_fp8
 from zyfa_triton.backends.interpreter_repairs import repaired_interpreter
-from zyfa_triton.kernels.hopper import launch
+from zyfa_triton.kernels.hopper import preparation
 from zyfa_triton.problem import FP8, Problem
 from zyfa_triton.testing import make_inputs
 
@@ -44,7 +44,7 @@ def check(
     options: dict[str, Any] = {"causal": True, "p_mode": "lean", "block_scale": False}
     options |= {"out_dtype": torch.bfloat16, "return_lse": True}
     problem = Problem.of(x.q, k, v, dtype=FP8, **options)
-    ours = launch.quantise(interpret, problem, x.q, k, v, whole, k_mean, v_mean)
+    ours = preparation.quantise(interpret, problem, x.q, k, v, whole, k_mean, v_mean)
     q_codes, q_descale = quantize_fp8(x.q, granularity, nheads_k=2)  # type: ignore[arg-type, misc]
     k_codes, k_descale, *of_k = quantize_fp8(k, granularity, subtract_mean=k_mean)  # type: ignore[arg-type]
     v_codes, v_descale, *of_v = quantize_fp8(v, granularity, subtract_mean=v_mean)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def check(
     fp8 = Problem.of(q_codes, k_codes, v_codes, **options)
     counter = torch.ones(1, dtype=torch.int32)
     strided = v_codes.transpose(1, 2).contiguous().transpose(1, 2)
-    result = launch.transposed_values(interpret, fp8, strided, counter)
+    result = preparation.transposed_values(interpret, fp8, strided, counter)
     assert torch.equal(result.view(torch.uint8), transposed(v_codes))
     assert int(counter) == 0
 
