@@ -24,7 +24,6 @@ FIRST = 128  # columns that one copy takes; a head dim of 192 is 128 + 64
 SHARED_BYTES = 227 * 1024
 _ONES_ROWS = 8  # behind each tile of V^T, `values`
 _SHARED_RESERVE = 5 * 1024  # barriers, and the exchange of output columns
-_BLOCKS = (64, 128)
 _MOST_STAGES = 8
 _MEASURED = 4  # configurations that tuning compares
 _HEAD_DIM_V = 128
@@ -68,7 +67,7 @@ class GluonFamily:
         first."""
         return [
             {"BLOCK_N": block_n, "num_stages": stages, "OVERLAP": overlap}
-            for block_n in reversed(_BLOCKS)
+            for block_n in _blocks(problem)
             for stages in range(_MOST_STAGES, 1, -1)
             for overlap in (True, False)
             if shared_bytes(problem, block_n, stages) <= SHARED_BYTES
@@ -80,8 +79,8 @@ class GluonFamily:
         if unfit:
             return f"{unfit} ({self.name})"
         block_n, stages = config.get("BLOCK_N"), config.get("num_stages")
-        if type(block_n) is not int or block_n not in _BLOCKS:
-            return f"BLOCK_N is {block_n!r}, not one of {_BLOCKS} ({self.name})"
+        if type(block_n) is not int or block_n not in _blocks(problem):
+            return f"BLOCK_N is {block_n!r}, not one of {_blocks(problem)} ({self.name})"
         if not isinstance(config.get("OVERLAP"), bool):
             return f"OVERLAP is {config.get('OVERLAP')!r}, not true or false ({self.name})"
         if type(stages) is not int or not 2 <= stages <= _MOST_STAGES:
@@ -213,6 +212,12 @@ def launch_forward(
             **LAUNCH_OPTIONS,
         },
     )
+
+
+def _blocks(problem: Problem) -> tuple[int, ...]:
+    """Keys of a block that are accepted, those first that are tried first. In e4m3 64 of them have
+    never been run."""
+    return (128,) if problem.is_fp8 else (128, 64)
 
 
 def _rest(arguments: Mapping[str, Any], name: str) -> torch.Tensor:
