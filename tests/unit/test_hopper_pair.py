@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.unit.hopper_pair_model import Finding, Model, Rules, Tiles
-from zyfa_triton.kernels.hopper import launch
+from zyfa_triton.kernels.hopper import preparation
 
 
 def tiles_of(seed: int, count: int) -> Tiles:
@@ -49,4 +49,4 @@ def test_mistakes_are_found(rules: Rules, stages: int, finding: str) -> None:
 def test_the_kernels_mail_has_the_places_that_its_launch_makes_room_for() -> None:
     from zyfa_triton.kernels.hopper.pair import MAIL
 
-    assert (MAIL.value, Rules().mail) == (launch._MAIL, launch._MAIL)
+    assert (MAIL.value, Rules().mail) == (preparation._MAIL, preparation._MAIL)
