@@ -91,7 +91,7 @@ With the same quantisation on both sides only what P is rounded by differs:
 
 ### More of the same texts
 
-`--windows N` reads further pieces of {tokens} tokens, which know nothing of each other, with
+`--windows {windows}` reads further pieces of {tokens} tokens, which know nothing of each other, with
 {compared} and the default quantisation. All pieces of a text together:
 
 {pooled}
@@ -120,6 +120,7 @@ def document(everything: Results) -> str:
         verdicts=_listed(verdicts(results)),
         reached=reached(results),
         compared=", ".join(f'"{variant.p}"' for variant in COMPARED),
+        windows=1 + max((window for _, window in everything), default=0),
         pooled=_listed(pooled(everything)),
     )
 
