@@ -91,8 +91,8 @@ With the same quantisation on both sides only what P is rounded by differs:
 
 ### More of the same texts
 
-`--windows {windows}` reads further pieces of {tokens} tokens, which know nothing of each other, with
-{compared} and the default quantisation. All pieces of a text together:
+`--windows {windows}` reads further pieces of {tokens} tokens, which know nothing of each other,
+with {compared} and the default quantisation. All pieces of a text together:
 
 {pooled}
 """
