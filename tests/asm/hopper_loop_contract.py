@@ -16,7 +16,7 @@ from zyfa_triton import numerics
 ROWS, WARP_ROWS = 64, 16
 NO_KEY = -1e30
 DEPTH = 32  # of the head dim: a rounding after each
-TOP, HEADROOM, FAR = 126.0, 8.0, 134.0  # codes
+TOP, HEADROOM, FAR = 126.0, 24.0, 150.0  # codes
 FLAT = 4 * 448.0
 NAN_CODE = 0x7F
 

@@ -110,8 +110,8 @@ def thresholds() -> Task:
     half of a warp's rows, by a key at an even and at an odd place; and as many as just may be."""
     octaves = torch.zeros(5, ROWS, BLOCK_N)
     for visit, row, key, codes in (
-        (2, 3, 40, 1), (2, 16 + 11, 41, 1), (2, 32 + 5, 96, 9), (2, 48 + 9, 33, 9),
-        (3, 32 + 5, 2, 17), (3, 48 + 9, 7, 17), (4, 2, 8, 8), (4, 16 + 8, 9, 8),
+        (2, 3, 40, 1), (2, 16 + 11, 41, 1), (2, 32 + 5, 96, 25), (2, 48 + 9, 33, 25),
+        (3, 32 + 5, 2, 49), (3, 48 + 9, 7, 49), (4, 2, 8, 24), (4, 16 + 8, 9, 24),
     ):  # fmt: skip
         octaves[visit, row, key] = codes / 8
     return placed(octaves)

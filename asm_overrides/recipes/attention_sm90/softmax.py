@@ -7,8 +7,8 @@ so that one conversion of two scores rounds, clamps below at 0 and packs.
 Whether a block exceeds the reference shows in its largest code, which packed maxima find in a
 quarter of the time that maxima over scores take. If it does, the reference moves up. In a row that
 few keys make up, the largest one must get the top code exactly: its rounding would be the row's
-error. That takes the scores again. Where many keys share the row, it moves by whole codes and an
-octave further than it must, so that it moves seldom, and codes are lowered by subtracting integers.
+error. That takes the scores again. Where many keys share the row, it moves by whole codes and
+further than it must, so that it moves seldom, and codes are lowered by subtracting integers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from asm_overrides.recipes.lean import (
 )
 
 OCTAVES_A_UNIT = 1 / (CODES_PER_OCTAVE * CODE_UNIT)
-HEADROOM = CODES_PER_OCTAVE  # codes: a flat row's reference moves an octave further than it must
+HEADROOM = 3 * CODES_PER_OCTAVE  # codes by which a flat row's reference moves further than it must
 FAR = TOP_CODE + HEADROOM  # the largest code by which a flat row's reference may move
 FLAT = 4 * 448.0  # a row's sum from which on no key up to the reference has more than a fifth of it
 
@@ -176,7 +176,7 @@ class Lean(Softmax):
         t.op("mov.b32", zero, both(TOP_CODE))
         t.op("max.u16x2", grown, grown, zero)
         t.op("sub.u32", grown, grown, zero)
-        t.op("shl.b32", high, grown, str(HEADROOM.bit_length() - 1))  # 0, or HEADROOM and more
+        t.op("shl.b32", high, grown, str((HEADROOM - 1).bit_length()))  # 0, or HEADROOM and more
         t.op("mov.b32", low, both(HEADROOM))
         t.op("min.u16x2", high, high, low)
         t.op("max.u16x2", high, high, self.headroom)
