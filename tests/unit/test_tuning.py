@@ -452,15 +452,15 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     import tqdm
     import triton.testing
 
-    seen: dict[str, Any] = {"updates": 0}
+    seen: dict[str, Any] = {"updates": 0, "measured": [], "slower": 0.0}
     kernels: list[Kernel] = []
 
     class Bar:
         def __init__(self, **options: Any) -> None:
             seen.update(options)
 
-        def update(self) -> None:
-            seen["updates"] += 1
+        def update(self, steps: int = 1) -> None:
+            seen["updates"] += steps
 
         def set_postfix_str(self, text: str) -> None:
             seen["best"] = text
@@ -469,12 +469,13 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             seen["closed"] = True
 
     def replayed(call: Any, return_mode: str) -> float:
-        before = len(kernels[0].launched)
-        assert before, "a capture does not compile"
+        before = set(kernels[0].launched)
         call()
         assert return_mode == "median"
-        assert kernels[0].launched[before:] == [kernels[0].launched[before - 1]]
-        return float(kernels[0].launched.pop())
+        stages = kernels[0].launched[-1]
+        assert stages in before, "a capture does not compile"
+        seen["measured"].append(stages)
+        return stages + seen["slower"] * len(seen["measured"])
 
     monkeypatch.setattr(tqdm, "tqdm", Bar)
     monkeypatch.setattr(triton.testing, "do_bench_cudagraph", replayed)
@@ -496,9 +497,18 @@ def test_the_fastest_candidate_wins_and_progress_is_shown(bench: dict[str, Any])
     assert config == {**CONFIG, "num_stages": 2}
     assert origin["milliseconds"] == 2.0
     assert origin["device"] == "made-up"
-    assert (bench["total"], bench["updates"], bench["closed"]) == (4, 4, True)
+    assert (bench["total"], bench["updates"], bench["closed"]) == (12, 12, True)
     assert "up to 4096 keys on sm90" in bench["desc"]
     assert bench["best"] == "best 2.000 ms"
+
+
+def test_a_device_that_becomes_slower_favours_no_candidate(bench: dict[str, Any]) -> None:
+    """By 1.5 with every measurement, of which the first one only keeps it busy."""
+    bench["slower"] = 1.5
+    config, origin = measure_stages(bench, [30, 29], Kernel())
+    assert bench["measured"] == [30, 30, 29, 29, 30]
+    assert config["num_stages"] == 29
+    assert origin["milliseconds"] == 29 + 1.5 * (3 + 4) / 2
 
 
 def test_no_candidate_that_runs_is_an_error_with_the_last_reason(bench: dict[str, Any]) -> None:
