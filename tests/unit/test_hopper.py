@@ -366,6 +366,7 @@ def on_meta(
     seqlen_q: int,
     seqlen_k: int,
     *,
+    batch: int,
     nheads: int,
     nheads_k: int,
     headdim: int,
@@ -374,10 +375,10 @@ def on_meta(
     device: object,
 ) -> Inputs:
     """`make_inputs` without memory."""
-    q = torch.empty(1, seqlen_q, nheads, headdim, dtype=dtype, device="meta")
-    k = torch.empty(1, seqlen_k, nheads_k, headdim, dtype=dtype, device="meta")
-    v = torch.empty(1, seqlen_k, nheads_k, headdim_v, dtype=dtype, device="meta")
-    scale = torch.empty(1, nheads_k, device="meta") if dtype == FP8 else None
+    q = torch.empty(batch, seqlen_q, nheads, headdim, dtype=dtype, device="meta")
+    k = torch.empty(batch, seqlen_k, nheads_k, headdim, dtype=dtype, device="meta")
+    v = torch.empty(batch, seqlen_k, nheads_k, headdim_v, dtype=dtype, device="meta")
+    scale = torch.empty(batch, nheads_k, device="meta") if dtype == FP8 else None
     return Inputs(q, k, v, scale, scale, scale)
 
 
@@ -389,23 +390,23 @@ def test_usual_problems_are_those_that_ship(monkeypatch: pytest.MonkeyPatch) -> 
     keys = [tuning.key_of(ahead._call(usual, usual.inputs())[0], "sm90") for usual in everything]
     assert len(set(keys)) == len(keys)
     assert set(keys) == {key for key in store.load_shipped() if key.target == "sm90"}
-    monkeypatch.undo()
     few = tuning_command.usual_problems(
         tuning_command._parser().parse_args(["--dtype", "e4m3", "--seqlen", "256"])
     )
     assert len(few) == 4 and {each.p_mode for each in few} == {"lean"}
-    x = few[0].inputs("cpu")
-    assert x.q.shape == x.k.shape == (1, 256, 16, 128)
+    x = few[0].inputs()
+    assert x.q.shape == x.k.shape == (64, 256, 16, 128)
     arguments = ["--dtype", "bf16", "--seqlen", "256", "--few-queries"]
     short = tuning_command.usual_problems(tuning_command._parser().parse_args(arguments))
     assert len(short) == 4 and all(each.queries == 16 for each in short)
-    x = short[0].inputs("cpu")
+    x = short[0].inputs()
     assert x.q.shape == (1, 16, 64, 128) and x.k.shape == (1, 256, 8, 128)
 
 
 def test_what_is_compiled_ahead_is_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a device: the candidates of a problem, and how a process launches one of them."""
     usual = ahead.Usual("e4m3", 128, 128, True, "lean", 64, 2)
+    monkeypatch.setattr(ahead, "TOKENS", 64)
     x = usual.inputs("cpu")
     monkeypatch.setattr(ahead.Usual, "inputs", lambda self: x)
     monkeypatch.setattr(ahead, "arch_of", lambda index: cuda_arch(9, 0))

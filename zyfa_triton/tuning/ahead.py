@@ -24,6 +24,8 @@ from zyfa_triton.testing import Inputs, make_inputs
 from zyfa_triton.tuning import selection
 from zyfa_triton.tuning.key import DTYPES, key_of
 
+TOKENS = 16384  # of a call with as many queries as keys: short sequences come several at a time
+
 
 @dataclass(frozen=True)
 class Usual:
@@ -50,10 +52,12 @@ class Usual:
         return text if self.queries is None else f"{text}, {self.queries} queries"
 
     def inputs(self, device: torch.device | str = "cuda") -> Inputs:
-        """Tensors of such a call."""
+        """Tensors of such a call. Without several short sequences the device would be filled once
+        or twice, and its last tiles, which keep few multiprocessors busy, would decide."""
         return make_inputs(
             self.seqlen if self.queries is None else self.queries,
             self.seqlen,
+            batch=max(TOKENS // self.seqlen, 1) if self.queries is None else 1,
             nheads=self.heads,
             nheads_k=self.heads if self.heads_k is None else self.heads_k,
             headdim=self.headdim,
