@@ -8,7 +8,10 @@ Whether a block exceeds the reference shows in its largest code, which packed ma
 quarter of the time that maxima over scores take. If it does, the reference moves up. In a row that
 few keys make up, the largest one must get the top code exactly: its rounding would be the row's
 error. That takes the scores again. Where many keys share the row, it moves by whole codes and
-further than it must, so that it moves seldom, and codes are lowered by subtracting integers.
+further than it must, so that it moves seldom, and codes are lowered by subtracting integers. A key
+that takes such a row over later, within that room, is rounded as any other: by 2^(1/16), 4.4%, at
+most, which moves the output by a quarter of that, 1.1%, of the distance between its value and the
+others' mean at most.
 """
 
 from __future__ import annotations
