@@ -16,8 +16,9 @@ from zyfa_triton import numerics
 ROWS, WARP_ROWS = 64, 16
 NO_KEY = -1e30
 DEPTH = 32  # of the head dim: a rounding after each
-TOP, HEADROOM, FAR = 126.0, 24.0, 150.0  # codes
-FLAT = 4 * 448.0
+TOP, ROOM, FAR = 126.0, 24.0, 138.0  # codes
+FLAT = 6 * 448.0
+SUM_OF_TWO = 1095  # 8 times the octaves of 2 * 448, from the exponent's bias, rounded up
 NAN_CODE = 0x7F
 
 
@@ -51,7 +52,7 @@ class Rows:
     size: torch.Tensor
     offset: torch.Tensor  # in codes; Lean
     by_codes: torch.Tensor  # bool (64, 1): the offset is no reference's
-    headroom: torch.Tensor  # (64, 1), alike in a warp
+    fresh: torch.Tensor  # bool (64, 1), alike in a warp: it has got no room yet
     paths: tuple[str, ...] = ()  # of each warp and block in which codes were made anew or lowered
 
     @classmethod
@@ -60,8 +61,7 @@ class Rows:
         no = torch.zeros(ROWS, 1, dtype=torch.bool)
         return cls(
             p_mode, scale, column + NO_KEY, column, zeros, column + 1, zeros.to(torch.uint8),
-            torch.zeros(128, 128, dtype=torch.float64), zeros, zeros.double(), column, no,
-            column + HEADROOM,
+            torch.zeros(128, 128, dtype=torch.float64), zeros, zeros.double(), column, no, ~no,
         )  # fmt: skip
 
     def add(self) -> Rows:
@@ -111,7 +111,7 @@ class Rows:
         grew = _any_of_warp(raw > TOP)
         far = _any_of_warp(raw > FAR) | _any_of_warp(self.sums < FLAT)
         kept = replace(rows, codes=self._codes(scores, raw), v=v)
-        anew, lowered = kept._from_scores(scores, raw), kept._lowered(raw)
+        anew, lowered = kept._from_scores(scores, raw), kept._lowered(raw, self.sums)
         made = tuple(
             "from scores" if is_far else "by codes"
             for is_grown, is_far in zip(grew[::WARP_ROWS], far[::WARP_ROWS], strict=True)
@@ -151,14 +151,17 @@ class Rows:
         )
         return replace(rows, codes=rows._codes(scores, raw))
 
-    def _lowered(self, raw: torch.Tensor) -> Rows:
+    def _lowered(self, raw: torch.Tensor, sums: torch.Tensor) -> Rows:
+        """sums: what the loop knows of them, without the block whose product is under way."""
         over = raw.amax(1, keepdim=True).clamp(min=TOP) - TOP
-        by = over + torch.maximum(HEADROOM * (over > 0), self.headroom)
+        eighths = sums.view(torch.int32) >> 20
+        room = (eighths - SUM_OF_TWO - over).clamp(0, ROOM)
+        by = over + torch.where((over > 0) | self.fresh, room, 0.0)
         return replace(
             self,
             offset=self.offset - by,
             by_codes=self.by_codes | (by > 0),
-            headroom=torch.zeros(ROWS, 1),
+            fresh=torch.zeros(ROWS, 1, dtype=torch.bool),
             alpha=numerics.exp2_32(-by / 8),
             codes=(raw - by).clamp(0, 255).to(torch.uint8),
         )
@@ -194,7 +197,7 @@ def _any_of_warp(which: torch.Tensor) -> torch.Tensor:
 
 def _choose(which: torch.Tensor, yes: Rows, no: Rows) -> Rows:
     names: tuple[str, ...] = (
-        "reference", "sums", "acc", "size", "alpha", "codes", "offset", "by_codes", "headroom",
+        "reference", "sums", "acc", "size", "alpha", "codes", "offset", "by_codes", "fresh",
     )  # fmt: skip
     chosen = {name: torch.where(which, getattr(yes, name), getattr(no, name)) for name in names}
     return replace(no, **chosen)

@@ -87,7 +87,7 @@ def sums_about_flat(blocks: int = 6) -> Task:
     """Rows whose sums pass FLAT at different times: of a warp's first or last eight rows one."""
     below = torch.full((ROWS,), 1.0)
     for row in (19, 44, 58, 3):
-        below[row] = 5.5  # 448 (1 + 127 2^-5.5): 1,700 a block
+        below[row] = 5.0  # 448 (1 + 127 2^-5): 2,200 a block
     octaves = torch.zeros(blocks, ROWS, BLOCK_N) - below[:, None]
     octaves[:, :, 77] = 0.0
     return placed(octaves + 0.2 * torch.arange(blocks)[:, None, None])
@@ -110,8 +110,8 @@ def thresholds() -> Task:
     half of a warp's rows, by a key at an even and at an odd place; and as many as just may be."""
     octaves = torch.zeros(5, ROWS, BLOCK_N)
     for visit, row, key, codes in (
-        (2, 3, 40, 1), (2, 16 + 11, 41, 1), (2, 32 + 5, 96, 25), (2, 48 + 9, 33, 25),
-        (3, 32 + 5, 2, 49), (3, 48 + 9, 7, 49), (4, 2, 8, 24), (4, 16 + 8, 9, 24),
+        (2, 3, 40, 1), (2, 16 + 11, 41, 1), (2, 32 + 5, 96, 13), (2, 48 + 9, 33, 13),
+        (3, 32 + 5, 2, 25), (3, 48 + 9, 7, 25), (4, 2, 8, 24), (4, 16 + 8, 9, 24),
     ):  # fmt: skip
         octaves[visit, row, key] = codes / 8
     return placed(octaves)
@@ -154,3 +154,14 @@ def real(first_row: int, blocks: int, head: int = 0) -> Task:
             scale *= factor.item()
     q, k, v = codes
     return Task(q, k, v, scale, causal=True, seqlen_k=keys)
+
+
+def late_peak(blocks: int, peaks: int, grown: float, background: float) -> Task:
+    """Some keys at 10 octaves in the first block, one at `grown` in the third, all others at
+    `background`, whose values are 1 and the peaks' 0: the output is the background's share."""
+    octaves = torch.full((blocks, ROWS, BLOCK_N), background)
+    octaves[0, :, :peaks] = 10.0
+    octaves[2, :, 5] = grown
+    task = placed(octaves)
+    v = (octaves[:, 0] == background).float().flip(0).reshape(-1, 1).expand(-1, HEADDIM_V)
+    return replace(task, v=v.to(task.v.dtype))

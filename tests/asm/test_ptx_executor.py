@@ -100,6 +100,8 @@ def test_e4m3_pairs() -> None:
         ("min.u16x2", (0x80000001, 0x00080008), 0x00080001),
         ("max.s16x2", (0xFFFF0005, 0), 0x00000005),
         ("add.s16x2", (0x00010001, 0xFFFFFFFE), 0x0000FFFF),
+        ("max.s32", (0xFFFFFFFF, 0), 0),
+        ("min.s32", (0xFFFFFFFF, 24), 0xFFFFFFFF),
         ("shl.b32", (1, 32), 0),
         ("shr.u32", (0x80000000, 31), 1),
         ("sub.u32", (0, 1), 0xFFFFFFFF),

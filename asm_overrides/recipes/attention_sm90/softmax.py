@@ -8,10 +8,14 @@ Whether a block exceeds the reference shows in its largest code, which packed ma
 quarter of the time that maxima over scores take. If it does, the reference moves up. In a row that
 few keys make up, the largest one must get the top code exactly: its rounding would be the row's
 error. That takes the scores again. Where many keys share the row, it moves by whole codes and
-further than it must, so that it moves seldom, and codes are lowered by subtracting integers. A key
-that takes such a row over later, within that room, is rounded as any other: by 2^(1/16), 4.4%, at
-most, which moves the output by a quarter of that, 1.1%, of the distance between its value and the
-others' mean at most.
+further than it must, so that it moves seldom, and codes are lowered by subtracting integers.
+
+How much further: codes of 0 begin 15.75 octaves below the top one, and room above a row's largest
+key is taken from there. A row whose sum is that of 2^(r + 1) such keys gets r octaves of room. So n
+keys that become 0 lose it n 2^-16.75 of its sum at most, half of what they lose in a row that its
+largest key, at the top, makes up alone. A key that takes the row over later, within the room, is
+rounded as any other: by 2^(1/16), 4.4%, at most, which moves the output by a quarter of that, 1.1%,
+of the distance between its value and the others' mean at most.
 """
 
 from __future__ import annotations
@@ -42,9 +46,11 @@ from asm_overrides.recipes.lean import (
 )
 
 OCTAVES_A_UNIT = 1 / (CODES_PER_OCTAVE * CODE_UNIT)
-HEADROOM = 3 * CODES_PER_OCTAVE  # codes by which a flat row's reference moves further than it must
-FAR = TOP_CODE + HEADROOM  # the largest code by which a flat row's reference may move
-FLAT = 4 * 448.0  # a row's sum from which on no key up to the reference has more than a fifth of it
+FLAT = 6 * 448.0  # a row's sum from which on its reference may move by codes, if a warp's all may,
+FAR = TOP_CODE + 12  # and the largest code that asks for it: a third of the row at most
+ROOM = 3 * CODES_PER_OCTAVE  # codes above a flat row's largest one, at most
+EIGHTHS = 20  # a positive float's bits from here on count its octaves in eighths, rounded down
+SUM_OF_TWO = (0x44600000 >> EIGHTHS) + 1  # those of 2 * 448, two keys at the top, rounded up
 
 
 class Softmax:
@@ -90,11 +96,13 @@ class Lean(Softmax):
         self.codes = at.p
         self.top = t.registers("b32", "top", ROWS_A_LANE)
         self.y = t.registers("b32", "y", 4)
-        self.headroom = t.register("b32", "headroom")
+        self.room = t.registers("b32", "room", ROWS_A_LANE)
+        self.fresh = t.register("b32", "fresh")  # 1 until rows have got room
+        self.moves = t.register("pred", "moves")
 
     def enter(self) -> None:
         """Offsets of the reference."""
-        self.t.op("mov.b32", self.headroom, both(HEADROOM))
+        self.t.op("mov.b32", self.fresh, "1")
         for row, maximum in enumerate(self.at.row_max):
             self.offset_of(row, maximum, TOP_CODE * CODE_UNIT)
 
@@ -159,9 +167,10 @@ class Lean(Softmax):
         for lanes in QUAD:
             t.op("shfl.sync.bfly.b32", other, grown, lanes, "0x1f", LANES)
             t.op("max.u16x2", grown, grown, other)
-        t.op("add.u32", other, grown, both(0x8000 - FAR - 1))
-        t.op("and.b32", other, other, both(0x8000))
-        t.op("setp.ne.u32", self.some, other, "0")
+        t.op("and.b32", low, grown, "0xffff")
+        t.op("shr.u32", high, grown, "16")
+        t.op("setp.gt.s32", self.some, low, str(FAR))
+        t.op("setp.gt.s32", self.some, high, str(FAR), when=f"!{self.some}")
         for total in self.row_sum:
             t.op("setp.lt.or.f32", self.some, total, hexadecimal(FLAT), self.some)
         t.op("vote.sync.any.pred", self.some, self.some, LANES)
@@ -172,21 +181,23 @@ class Lean(Softmax):
         self._from_scores()
 
     def _by_codes(self) -> None:
-        """Lowers the block's codes by as many as the largest one is too high, and by the headroom:
-        the first time in all rows, then in those that exceeded it."""
+        """Lowers the block's codes by as many as the largest one is too high and by the room above
+        it: the first time in all rows, then in those whose largest code was too high."""
         t = self.t
-        low, high, grown, zero = self.y
-        t.op("mov.b32", zero, both(TOP_CODE))
-        t.op("max.u16x2", grown, grown, zero)
-        t.op("sub.u32", grown, grown, zero)
-        t.op("shl.b32", high, grown, str((HEADROOM - 1).bit_length()))  # 0, or HEADROOM and more
-        t.op("mov.b32", low, both(HEADROOM))
-        t.op("min.u16x2", high, high, low)
-        t.op("max.u16x2", high, high, self.headroom)
-        t.op("add.u32", grown, grown, high)
-        t.op("mov.b32", self.headroom, "0")
-        t.op("and.b32", low, grown, "0xffff")
-        t.op("shr.u32", high, grown, "16")
+        low, high, zero, either = self.y
+        for code, room, total in zip((low, high), self.room, self.row_sum, strict=True):
+            t.op("sub.s32", code, code, str(TOP_CODE))
+            t.op("max.s32", code, code, "0")
+            t.op("mov.b32", room, total)
+            t.op("shr.u32", room, room, str(EIGHTHS))
+            t.op("sub.s32", room, room, str(SUM_OF_TWO))
+            t.op("sub.s32", room, room, code)
+            t.op("max.s32", room, room, "0")
+            t.op("min.s32", room, room, str(ROOM))
+            t.op("or.b32", either, code, self.fresh)
+            t.op("setp.ne.u32", self.moves, either, "0")
+            t.op("add.s32", code, code, room, when=self.moves)
+        t.op("mov.b32", self.fresh, "0")
         octaves = self.x[0]
         for row, codes in enumerate((low, high)):
             t.op("cvt.rn.f32.u32", octaves, codes)

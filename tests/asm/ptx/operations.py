@@ -129,6 +129,10 @@ def _shifted(by: Callable[..., Values]) -> Callable[..., Values]:
     return lambda a, count: np.where(count > 31, np.uint32(0), by(a, count & np.uint32(31)))
 
 
+def _signed(of: Callable[..., Values]) -> Callable[..., Values]:
+    return lambda a, b: of(a.view(np.int32), b.view(np.int32)).view(np.uint32)
+
+
 def _of(kinds: str, compute: Callable[..., Values]) -> Operation:
     inputs, result = kinds.split(" -> ")
     return Operation(tuple(inputs.split()), result, compute)
@@ -143,6 +147,7 @@ _WORDS: Mapping[str, Callable[..., Values]] = {
     "and.b32": np.bitwise_and, "or.b32": np.bitwise_or, "xor.b32": np.bitwise_xor,
     "add.u32": np.add, "sub.u32": np.subtract,
     "add.s32": np.add, "sub.s32": np.subtract,
+    "max.s32": _signed(np.maximum), "min.s32": _signed(np.minimum),
     "shl.b32": _shifted(np.left_shift), "shr.u32": _shifted(np.right_shift),
     "max.u16x2": _halves(np.uint16, np.maximum), "min.u16x2": _halves(np.uint16, np.minimum),
     "max.s16x2": _halves(np.int16, np.maximum), "add.s16x2": _halves(np.uint16, np.add),
