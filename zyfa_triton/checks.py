@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import torch
+from torch.autograd import forward_ad
 
 from zyfa_triton.problem import DTYPES, FP8, HEADDIMS, OUT_DTYPES, P_MODES, ROPE_WIDTHS
 
@@ -132,8 +133,7 @@ def check_v_mean(
     if v_mean.stride(2) != 1:
         strides = f"strides {tuple(v_mean.stride())}"
         refuse(ValueError, "v_mean", strides, "a last stride of 1; the others are free")
-    if torch.is_grad_enabled() and v_mean.requires_grad:
-        refuse(NotImplementedError, "v_mean", "a tensor that requires grad", "v_mean.detach()")
+    _refuse_derivative("v_mean", v_mean)
 
 
 def _equal(shape: Sequence[int], other: Sequence[int]) -> bool:
@@ -163,12 +163,26 @@ def check_tensor(name: str, tensor: torch.Tensor, dtypes: Sequence[torch.dtype])
             f"strides {tuple(tensor.stride())}",
             "a last stride of 1; the others are free",
         )
+    _refuse_derivative(name, tensor)
+
+
+def _refuse_derivative(name: str, tensor: torch.Tensor) -> None:
+    """The op has no derivative, backward or forward mode, and does not pass for one that is 0."""
     if torch.is_grad_enabled() and tensor.requires_grad:
         refuse(
             NotImplementedError,
             name,
             "a tensor that requires grad, in grad mode",
             f"forward only: call under torch.no_grad(), or pass {name}.detach()",
+        )
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    if forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
+        refuse(
+            NotImplementedError,
+            name,
+            "a dual tensor, in forward mode",
+            f"forward only: pass unpack_dual({name}).primal (torch.autograd.forward_ad)",
         )
 
 
@@ -237,8 +251,7 @@ def expanded_descale(
         refuse(ValueError, name, f"a tensor on {descale.device}", f"{q.device}, where q is")
     if descale.layout != torch.strided:
         refuse(ValueError, name, f"layout {descale.layout}", "torch.strided")
-    if torch.is_grad_enabled() and descale.requires_grad:
-        refuse(NotImplementedError, name, "a tensor that requires grad", f"{name}.detach()")
+    _refuse_derivative(name, descale)
     if descale.ndim == 2 and descale.shape[0] == batch and descale.shape[1] == nheads_k:
         return descale
     if all(size == 1 for size in descale.shape):
@@ -277,8 +290,7 @@ def check_out(
             f"strides {tuple(out.stride())}",
             "a last stride of 1; the others are free",
         )
-    if torch.is_grad_enabled() and out.requires_grad:
-        refuse(NotImplementedError, "out", "a tensor that requires grad", "out.detach()")
+    _refuse_derivative("out", out)
     if torch.compiler.is_compiling():
         return
     if may_overlap_itself(out):

@@ -12,7 +12,9 @@ largest code; the other has smaller codes than it might, which costs a floating-
 precision until they fall below 2^-6, and then less than the other part's rounding costs the score.
 
 A part of k whose largest magnitude is below 2^-16 of the other's counts as that, and everything
-below 2^-80 as 2^-80, so that quotients stay finite. It reads no tensor but the amax given.
+below 2^-80 as 2^-80, so that quotients stay finite. Where q and k are both as small, or zero, q's
+range is larger than it need be: float32 must hold the product of their scales, and a softmax of
+scores so small is that of zeros. It reads no tensor but the amax given.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import torch
 
 SMALLEST_RATIO = 2.0**-16
 SMALLEST_AMAX = 2.0**-80
+SMALLEST_PRODUCT = 2.0**-96  # of the ranges of q and k: their scales' is then 2^-114 or more
 
 
 class PartRanges(NamedTuple):
@@ -53,6 +56,7 @@ def part_ranges(
     k_rest = torch.maximum(k_rope, heads * SMALLEST_RATIO).clamp(min=SMALLEST_AMAX)
     ratio = k_rest / k_first
     q_first = torch.maximum(q_nope, q_rope * ratio).clamp(min=SMALLEST_AMAX)
+    q_first = torch.maximum(q_first, SMALLEST_PRODUCT / k_first)
     q_rest = q_first / ratio
     return PartRanges(
         torch.where(broken, infinity, q_first),

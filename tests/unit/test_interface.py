@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from zyfa_triton import (
     checks,
@@ -444,6 +445,18 @@ def test_descales_may_be_numbers_one_element_or_a_head_each() -> None:
     plain = flash_attn_func(x.q, x.k, x.v)
     factor = per_head.repeat_interleave(2, 1)[:, None, :, None]
     torch.testing.assert_close(scaled.float(), plain.float() * factor, rtol=2**-7, atol=0)
+
+
+@pytest.mark.parametrize("function", [flash_attn_func, flash_attn_fp8_func])
+def test_forward_mode_derivatives_are_refused(function: Any) -> None:
+    """They would be 0."""
+    q, k, v = (torch.randn(1, 5, 2, 128, dtype=torch.bfloat16) for _ in range(3))
+    with pytest.raises(NotImplementedError, match=r"q: got a dual tensor.*forward only"):
+        torch.func.jvp(lambda a: function(a, k, v), (q,), (torch.ones_like(q),))
+    with forward_ad.dual_level():
+        with pytest.raises(NotImplementedError, match=r"v: .*unpack_dual\(v\)\.primal"):
+            function(q, k, forward_ad.make_dual(v, torch.ones_like(v)))
+        assert function(q, k, v).shape == q.shape
 
 
 def test_a_tensor_that_needs_grad_is_accepted_without_grad_mode() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -303,6 +304,7 @@ def test_ranges_of_zero_tiny_and_unlike_parts() -> None:
         (one, one, one, zero),
         (one * 1e-38, one, one * 1e-38, one),
         (one, one * 1e-38, one, one * 1e30),
+        (one * 1e-30, zero, zero, one * 1e-20),
     ):
         found = joint_scale.part_ranges(*amax)
         assert all(bool((each > 0).all() and each.isfinite().all()) for each in found)
@@ -310,6 +312,24 @@ def test_ranges_of_zero_tiny_and_unlike_parts() -> None:
             assert bool((range_ >= given * (1 - 2.0**-22)).all())
         products = found.q_nope.double() * found.k_nope, found.q_rope.double() * found.k_rope
         torch.testing.assert_close(*products, rtol=1e-6, atol=0)
+        assert float(products[0]) / 448**2 > 2.0**-115  # float32 holds it times a softmax scale
+
+
+@pytest.mark.parametrize("p_mode", ["lean", "exact"])
+def test_zero_q_and_k_give_the_mean_of_v(p_mode: str) -> None:
+    """As in a batch entry that is padding: one entry of two, and all."""
+    parts = make_parts(20, 30, batch=2, heads_rope=1)
+    clean = flash_attn_mla_fp8_func(**parts, p_mode=p_mode)
+    for name in NAMES[:4]:
+        parts[name] = parts[name].clone()
+        parts[name][1] = 0
+    out, lse = flash_attn_mla_fp8_func(**parts, p_mode=p_mode, return_lse=True)
+    assert torch.equal(out[0], clean[0])
+    mean = parts["v"][1].float().mean(0)
+    heads = out.shape[2] // mean.shape[0]
+    assert torch.allclose(out[1].float(), mean.repeat_interleave(heads, 0).expand(20, -1, -1),
+                          atol=0.05)  # fmt: skip
+    assert torch.allclose(lse[1], torch.full_like(lse[1], math.log(30)), atol=1e-4)
 
 
 @pytest.mark.parametrize("subtract_k_mean", [False, True], ids=["plain", "mean"])

@@ -1,9 +1,10 @@
-"""How candidates are measured: in turns on the call's own tensors, with a progress bar.
+"""How candidates are measured: one after the other on the call's own tensors, with a progress bar.
 
 What counts is the device's time, of calls that a graph replays: measured with the host's, a short
 call is as long as its launch takes, and a kernel that keeps the device busy three times as long can
-win. Board power limits the clock, and a rested device is several percent faster than a busy one: it
-is kept busy first, and the candidates are measured there and back again. It does not decide what or
+win. Board power limits the clock, and a card that has rested, or has run what
+takes less power, is several percent faster: each candidate runs as long as it is measured before it
+is measured. It does not decide what or
 when to measure (`choice`, `selection`) and does not keep results (`store`).
 """
 
@@ -38,10 +39,10 @@ def measure(
     from triton.runtime.errors import OutOfResources, PTXASError
     from triton.testing import do_bench_cudagraph
 
-    running: list[Config] = []
+    running: list[tuple[float, Config]] = []
     last_error: Exception | None = None
     title = f"tuning {_describe(key)}"
-    bar = tqdm(total=3 * len(configs), desc=title, unit="step", disable=None, leave=False)
+    bar = tqdm(total=len(configs), desc=title, unit="config", disable=None, leave=False)
 
     def timed(config: Config) -> float:
         return float(do_bench_cudagraph(lambda: launch(config), return_mode="median"))
@@ -50,35 +51,31 @@ def measure(
         for config in configs:
             try:
                 launch(config)  # compiles, which a capture does not allow
-                running.append(config)
+                timed(config)
+                running.append((timed(config), config))
             except (OutOfResources, PTXASError, CompilationError, HipCompilerError) as error:
                 last_error = error
-                bar.update(2)  # it is in neither round
+            else:
+                bar.set_postfix_str(f"best {min(running, key=_milliseconds)[0]:.3f} ms")
             bar.update()
-        there: list[float] = []
-        back: list[float] = []
-        if running:
-            timed(running[0])  # only to keep the device busy
-        for round_, order in ((there, running), (back, running[::-1])):
-            for config in order:
-                round_.append(timed(config))
-                bar.set_postfix_str(f"best {min(round_):.3f} ms")
-                bar.update()
     finally:
         bar.close()
-    milliseconds = [(x + y) / 2 for x, y in zip(there, reversed(back), strict=True)]
     if not running:
         raise NoConfigurationRanError(
             f"none of {len(configs)} configurations runs for {key}: {last_error}"
         ) from last_error
-    best = min(range(len(running)), key=milliseconds.__getitem__)
+    milliseconds, best = min(running, key=_milliseconds)
     origin: dict[str, object] = {
-        "milliseconds": round(milliseconds[best], 6),
+        "milliseconds": round(milliseconds, 6),
         "device": torch.cuda.get_device_name(),
         "triton": triton.__version__,
         "date": datetime.date.today().isoformat(),
     }
-    return running[best], origin
+    return best, origin
+
+
+def _milliseconds(measured: tuple[float, Config]) -> float:
+    return measured[0]
 
 
 def _describe(key: TuningKey) -> str:

@@ -167,7 +167,8 @@ def note(config: Config) -> None:
 
 
 def _distance(bucket: int, wanted: int) -> tuple[float, int]:
-    return max(bucket, wanted) / min(bucket, wanted), bucket
+    """By their ratio; of two as near, the longer, whose tiles fill a device as these do."""
+    return max(bucket, wanted) / min(bucket, wanted), -bucket
 
 
 def _user() -> _UserFile:
