@@ -20,6 +20,7 @@ from zyfa_triton import tuning, warmup
 from zyfa_triton.backends import device
 from zyfa_triton.kernels import launch
 from zyfa_triton.problem import FP8, Problem
+from zyfa_triton.splice.errors import SpliceError
 from zyfa_triton.testing import make_inputs
 from zyfa_triton.tuning import TuningKey, autotune, choice, configurations, store
 from zyfa_triton.tuning.__main__ import main as tune_command
@@ -435,8 +436,8 @@ def test_a_forced_measurement_replaces_what_is_stored(files: Path) -> None:
 class Kernel:
     """Stands for a launch: takes as long as its number of stages, or fails."""
 
-    def __init__(self, failing: tuple[int, ...] = ()) -> None:
-        self.failing = failing
+    def __init__(self, failing: tuple[int, ...] = (), unfit: tuple[int, ...] = ()) -> None:
+        self.failing, self.unfit = failing, unfit
         self.launched: list[int] = []
 
     def __call__(self, config: dict[str, Any]) -> None:
@@ -444,6 +445,8 @@ class Kernel:
 
         if config["num_stages"] in self.failing:
             raise OutOfResources(300_000, 232_448, "shared memory")
+        if config["num_stages"] in self.unfit:
+            raise SpliceError("the loop does not fit")
         self.launched.append(config["num_stages"])
 
 
@@ -515,6 +518,11 @@ def test_a_device_that_has_rested_favours_no_candidate(bench: dict[str, Any]) ->
 def test_no_candidate_that_runs_is_an_error_with_the_last_reason(bench: dict[str, Any]) -> None:
     with pytest.raises(autotune.NoConfigurationRanError, match=r"none of 2 .* shared memory"):
         measure_stages(bench, [1, 2], Kernel(failing=(1, 2)))
+
+
+def test_a_loop_that_does_not_fit_in_strict_mode_leaves_the_others(bench: dict[str, Any]) -> None:
+    config, _ = measure_stages(bench, [1, 3], Kernel(unfit=(1,)))
+    assert config["num_stages"] == 3
 
 
 def test_a_lone_candidate_is_measured_too(bench: dict[str, Any]) -> None:

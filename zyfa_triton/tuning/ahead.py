@@ -20,6 +20,7 @@ from zyfa_triton.hip import HipCompilerError
 from zyfa_triton.kernels.family import Config
 from zyfa_triton.kernels.launch import launch_arguments
 from zyfa_triton.problem import Problem
+from zyfa_triton.splice.errors import SpliceError
 from zyfa_triton.testing import Inputs, make_inputs
 from zyfa_triton.tuning import selection
 from zyfa_triton.tuning.key import DTYPES, key_of
@@ -141,6 +142,6 @@ def _launch_once(usual: Usual, config: Config) -> bool:
             config=config,
         )
         torch.cuda.synchronize()
-    except (OutOfResources, PTXASError, CompilationError, HipCompilerError):
+    except (OutOfResources, PTXASError, CompilationError, HipCompilerError, SpliceError):
         return False  # measuring leaves it out too
     return True

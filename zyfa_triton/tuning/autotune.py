@@ -17,6 +17,7 @@ import torch
 
 from zyfa_triton.hip import HipCompilerError
 from zyfa_triton.kernels.family import Config
+from zyfa_triton.splice.errors import SpliceError
 from zyfa_triton.tuning.key import TuningKey
 
 
@@ -53,7 +54,9 @@ def measure(
                 launch(config)  # compiles, which a capture does not allow
                 timed(config)
                 running.append((timed(config), config))
-            except (OutOfResources, PTXASError, CompilationError, HipCompilerError) as error:
+            except (
+                OutOfResources, PTXASError, CompilationError, HipCompilerError, SpliceError
+            ) as error:  # fmt: skip
                 last_error = error
             else:
                 bar.set_postfix_str(f"best {min(running, key=_milliseconds)[0]:.3f} ms")
