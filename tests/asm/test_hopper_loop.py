@@ -47,7 +47,7 @@ from zyfa_triton.splice import Names
 
 Mode = Literal["lean", "exact"]
 MODES: tuple[Mode, ...] = ("lean", "exact")
-LOWERED = "min.s32 L_room_0"  # in the path that lowers codes, and nowhere else
+LOWERED = "mov.b32 L_fresh, 0"  # in the path that lowers codes, and nowhere else
 ANEW = "min.f32 L_offset_0"  # in the path that makes codes anew from scores
 WAITING = "mbarrier.try_wait"
 
@@ -203,7 +203,7 @@ def test_rows_that_grow_one_by_one(task: str, p_mode: Mode) -> None:
 
 
 def test_scores_without_a_trend_seldom_move_the_reference() -> None:
-    """Gaussian scores: once to the headroom, and seldom after that. A block in which one warp moves
+    """Gaussian scores: once, to get room, and seldom after that. A block in which one warp moves
     it holds up the four that share a product."""
     for seed in range(4):
         run = execute(Parameters(stages=3), made([0.0] * 17, 1 / math.log(2.0), seed=seed))

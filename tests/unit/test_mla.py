@@ -317,7 +317,7 @@ def test_ranges_of_zero_tiny_and_unlike_parts() -> None:
 
 @pytest.mark.parametrize("p_mode", ["lean", "exact"])
 def test_zero_q_and_k_give_the_mean_of_v(p_mode: str) -> None:
-    """As in a batch entry that is padding: one entry of two, and all."""
+    """As in a batch entry that is padding; the other entry is what it is without."""
     parts = make_parts(20, 30, batch=2, heads_rope=1)
     clean = flash_attn_mla_fp8_func(**parts, p_mode=p_mode)
     for name in NAMES[:4]:

@@ -16,13 +16,11 @@ import torch
 
 from zyfa_triton import dispatch
 from zyfa_triton.arch import arch_of
-from zyfa_triton.hip import HipCompilerError
 from zyfa_triton.kernels.family import Config
 from zyfa_triton.kernels.launch import launch_arguments
 from zyfa_triton.problem import Problem
-from zyfa_triton.splice.errors import SpliceError
 from zyfa_triton.testing import Inputs, make_inputs
-from zyfa_triton.tuning import selection
+from zyfa_triton.tuning import autotune, selection
 from zyfa_triton.tuning.key import DTYPES, key_of
 
 TOKENS = 16384  # of a call with as many queries as keys: short sequences come several at a time
@@ -119,9 +117,6 @@ def _call(usual: Usual, x: Inputs) -> tuple[Problem, dict[str, Any]]:
 
 def _launch_once(usual: Usual, config: Config) -> bool:
     """Whether the configuration runs; in a process of the pool."""
-    from triton.compiler.errors import CompilationError
-    from triton.runtime.errors import OutOfResources, PTXASError
-
     from zyfa_triton.backends import device
 
     x = usual.inputs()
@@ -142,6 +137,6 @@ def _launch_once(usual: Usual, config: Config) -> bool:
             config=config,
         )
         torch.cuda.synchronize()
-    except (OutOfResources, PTXASError, CompilationError, HipCompilerError, SpliceError):
+    except autotune.cannot_run():
         return False  # measuring leaves it out too
     return True

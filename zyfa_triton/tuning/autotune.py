@@ -2,10 +2,9 @@
 
 What counts is the device's time, of calls that a graph replays: measured with the host's, a short
 call is as long as its launch takes, and a kernel that keeps the device busy three times as long can
-win. Board power limits the clock, and a card that has rested, or has run what
-takes less power, is several percent faster: each candidate runs as long as it is measured before it
-is measured. It does not decide what or
-when to measure (`choice`, `selection`) and does not keep results (`store`).
+win. Board power limits the clock, and a card that has rested, or has run what takes less power, is
+several percent faster: each candidate first runs for as long as it is then measured. It does not
+decide what or when to measure (`choice`, `selection`) and does not keep results (`store`).
 """
 
 from __future__ import annotations
@@ -25,6 +24,14 @@ class NoConfigurationRanError(RuntimeError):
     """Every candidate failed to compile or to fit; holds the last reason."""
 
 
+def cannot_run() -> tuple[type[Exception], ...]:
+    """What a configuration that does not run here raises when it is launched first."""
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    return OutOfResources, PTXASError, CompilationError, HipCompilerError, SpliceError
+
+
 def measure(
     key: TuningKey, configs: Sequence[Config], launch: Callable[[Config], None]
 ) -> tuple[Config, dict[str, object]]:
@@ -36,11 +43,9 @@ def measure(
     """
     import triton
     from tqdm import tqdm
-    from triton.compiler.errors import CompilationError
-    from triton.runtime.errors import OutOfResources, PTXASError
     from triton.testing import do_bench_cudagraph
 
-    running: list[tuple[float, Config]] = []
+    best: tuple[float, Config] | None = None
     last_error: Exception | None = None
     title = f"tuning {_describe(key)}"
     bar = tqdm(total=len(configs), desc=title, unit="config", disable=None, leave=False)
@@ -53,32 +58,27 @@ def measure(
             try:
                 launch(config)  # compiles, which a capture does not allow
                 timed(config)
-                running.append((timed(config), config))
-            except (
-                OutOfResources, PTXASError, CompilationError, HipCompilerError, SpliceError
-            ) as error:  # fmt: skip
+                milliseconds = timed(config)
+            except cannot_run() as error:
                 last_error = error
             else:
-                bar.set_postfix_str(f"best {min(running, key=_milliseconds)[0]:.3f} ms")
+                if best is None or milliseconds < best[0]:
+                    best = milliseconds, config
+                    bar.set_postfix_str(f"best {milliseconds:.3f} ms")
             bar.update()
     finally:
         bar.close()
-    if not running:
+    if best is None:
         raise NoConfigurationRanError(
             f"none of {len(configs)} configurations runs for {key}: {last_error}"
         ) from last_error
-    milliseconds, best = min(running, key=_milliseconds)
     origin: dict[str, object] = {
-        "milliseconds": round(milliseconds, 6),
+        "milliseconds": round(best[0], 6),
         "device": torch.cuda.get_device_name(),
         "triton": triton.__version__,
         "date": datetime.date.today().isoformat(),
     }
-    return best, origin
-
-
-def _milliseconds(measured: tuple[float, Config]) -> float:
-    return measured[0]
+    return best[1], origin
 
 
 def _describe(key: TuningKey) -> str:

@@ -46,11 +46,12 @@ from asm_overrides.recipes.lean import (
 )
 
 OCTAVES_A_UNIT = 1 / (CODES_PER_OCTAVE * CODE_UNIT)
-FLAT = 6 * 448.0  # a row's sum from which on its reference may move by codes, if a warp's all may,
-FAR = TOP_CODE + 12  # and the largest code that asks for it: a third of the row at most
+KEY = 448.0  # what a key at the top adds to its row's sum
+FLAT = 6 * KEY  # a row's sum from which on its reference may move by codes, if all of a warp may,
+FAR = TOP_CODE + 12  # and the largest code by which: such a key has a third of the row at most
 ROOM = 3 * CODES_PER_OCTAVE  # codes above a flat row's largest one, at most
 EIGHTHS = 20  # a positive float's bits from here on count its octaves in eighths, rounded down
-SUM_OF_TWO = (0x44600000 >> EIGHTHS) + 1  # those of 2 * 448, two keys at the top, rounded up
+SUM_OF_TWO = (int(hexadecimal(2 * KEY)[2:], 16) >> EIGHTHS) + 1  # of two such keys, rounded up
 
 
 class Softmax:
@@ -96,7 +97,7 @@ class Lean(Softmax):
         self.codes = at.p
         self.top = t.registers("b32", "top", ROWS_A_LANE)
         self.y = t.registers("b32", "y", 4)
-        self.room = t.registers("b32", "room", ROWS_A_LANE)
+        self.room = t.register("b32", "room")
         self.fresh = t.register("b32", "fresh")  # 1 until rows have got room
         self.moves = t.register("pred", "moves")
 
@@ -184,8 +185,8 @@ class Lean(Softmax):
         """Lowers the block's codes by as many as the largest one is too high and by the room above
         it: the first time in all rows, then in those whose largest code was too high."""
         t = self.t
-        low, high, zero, either = self.y
-        for code, room, total in zip((low, high), self.room, self.row_sum, strict=True):
+        (low, high, zero, either), room = self.y, self.room
+        for code, total in zip((low, high), self.row_sum, strict=True):
             t.op("sub.s32", code, code, str(TOP_CODE))
             t.op("max.s32", code, code, "0")
             t.op("mov.b32", room, total)
