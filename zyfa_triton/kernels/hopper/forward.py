@@ -13,7 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from zyfa_triton.kernels.hopper.consumer import consume
 from zyfa_triton.kernels.hopper.mean import parked_mean
 from zyfa_triton.kernels.hopper.pair import MAIL, WARPS, leave
-from zyfa_triton.kernels.hopper.producer import FACTS, TILES, produce
+from zyfa_triton.kernels.hopper.producer import TILES, announcements, produce
 from zyfa_triton.kernels.hopper.values import values_and_ones
 from zyfa_triton.splice.marker import in_cluster
 
@@ -89,7 +89,7 @@ def hopper_attention_forward(
         vs = _key_ring(v, STAGES, BLOCK_N, HEAD_DIM_V)
         ones = vs  # not used
     rings = (qs_first, qs_rest, ks_first, ks_rest, vs, ones)
-    tiles = gl.allocate_shared_memory(gl.int32, [TILES * FACTS, 1], mbarrier.MBarrierLayout())
+    tiles = announcements()
     barriers = (
         _barriers(2, 1), _barriers(2, 1), _barriers(STAGES, 1), _barriers(STAGES, 1),
         _barriers(STAGES, CLUSTER * 2 * WARPS), _barriers(TILES, 1), _barriers(TILES, 2),

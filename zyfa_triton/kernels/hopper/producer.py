@@ -17,20 +17,29 @@ from zyfa_triton.splice.marker import in_cluster
 
 TILES = gl.constexpr(4)  # places for announced tiles
 FACTS = gl.constexpr(5)  # numbers of an announcement, see `announce`
+LANES = gl.constexpr(32)  # of the copying warp
 TILE = gl.constexpr(128)  # keys of a tile of V^T, as `prepare` stores it
 NO_TILE = gl.constexpr(-1)
 
 
 @gluon.jit
+def announcements():
+    """Shared memory for announced tiles: (TILES * FACTS, LANES)."""
+    layout: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    return gl.allocate_shared_memory(gl.int32, [TILES * FACTS, LANES], layout)
+
+
+@gluon.jit
 def _tell(tiles, place, value):
+    """Each lane writes to a place of its own; that of the first one, which arrives, is read."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    tiles.index(place).store(gl.full([1], 0, gl.int32, layout) + value)
+    tiles.index(place).store(gl.full([LANES], 0, gl.int32, layout) + value)
 
 
 @gluon.jit
 def _told(tiles, place):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    return gl.max(tiles.index(place).load(layout), 0)
+    return gl.max(tiles.index(place).slice(0, 1).load(layout), 0)
 
 
 @gluon.jit
