@@ -1,10 +1,12 @@
-"""How racecheck's reports are read: which functions a race is between, and whether it is known."""
+"""How racecheck's reports are read, and what its view of a kernel's start adds to the text."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.gpu import races
+import pytest
+
+from tests.gpu import race_start, races
 
 SOURCE = '''"""A kernel."""
 
@@ -41,20 +43,32 @@ def test_races_are_named_by_the_functions_that_they_are_between(tmp_path: Path) 
     }
 
 
-def test_only_known_pairs_pass() -> None:
-    tell, say = ("producer.py", "_tell"), ("producer.py", "_told")
-    known = frozenset({tell, say})
-    found = races.races("")
-    assert not races.unknown(found)
-    found[known] += 3
-    assert not races.unknown(found)
-    found[frozenset({tell, ("consumer.py", "_store")})] += 2
-    assert races.unknown(found) == ["consumer.py _store and producer.py _tell: 2"]
+KERNEL = """.entry kernel
+	setmaxnreg.inc.sync.aligned.u32 	240;
+	st.shared.v2.b32 	[global_smem+64], {0, 1};
+	.loc	1 47 4
+$L__tmp1:
+	barrier.sync 	1;
+	st.shared.b32 	[global_smem+128], %r1;
+	ld.shared.b32 	%r2, [global_smem+128];
+	barrier.sync 	1;
+	st.shared.b32 	[global_smem+64], 2;
+	barrier.sync 	1;
+	ret;
+"""
 
 
-def test_what_is_known_exists() -> None:
-    """Functions that are renamed, or cease to be, take their exceptions with them."""
-    for pair in (*races.KNOWN, races.CONTROL):
-        for file, function in pair:
-            text = next(path / file for path in races.SOURCES if (path / file).is_file())
-            assert f"def {function}(" in text.read_text(encoding="utf-8")
+def test_writers_meet_only_where_partitions_are_told() -> None:
+    lines = race_start.writers_meet(KERNEL).splitlines()
+    added = [number for number, line in enumerate(lines) if line == "\tbar.sync \t0, 128;"]
+    told = [lines[number - 1].split()[0] for number in added]
+    assert told == ["st.shared.v2.b32", "st.shared.b32"]
+    kept = [line for number, line in enumerate(lines) if number not in added]
+    assert kept == KERNEL.splitlines()
+
+
+def test_a_kernel_without_partitions_stays_and_an_unknown_start_is_refused() -> None:
+    plain = KERNEL.replace("setmaxnreg", "nop").replace("barrier.sync", "bar.sync")
+    assert race_start.writers_meet(plain) == plain
+    with pytest.raises(ValueError, match="told 0 times"):
+        race_start.writers_meet(KERNEL.replace("barrier.sync", "bar.sync"))
