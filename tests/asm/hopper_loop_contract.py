@@ -1,6 +1,6 @@
 """Decides what the generated Hopper loop should compute: the contract's arithmetic, block by block,
 and, for Lean codes, when a warp's rows move their reference and how
-(asm_overrides/recipes/attention_sm90/softmax.py).
+(asm_overrides/recipes/attention_sm90/lean_softmax.py).
 
 It knows scores and values as plain matrices: no registers, no order of instructions.
 """
@@ -13,12 +13,13 @@ import torch
 
 from zyfa_triton import numerics
 
-ROWS, WARP_ROWS = 64, 16
+ROWS, WARP_ROWS, PARTED = 64, 16, 8  # rows of a warp that one lane holds one of stay together
 NO_KEY = -1e30
 DEPTH = 32  # of the head dim: a rounding after each
 TOP, ROOM, FAR = 126.0, 24.0, 138.0  # codes
 FLAT = 6 * 448.0
 SUM_OF_TWO = 1095  # 8 times the octaves of 2 * 448, from the exponent's bias, rounded up
+HALF_SUM = 255.0  # 2^8 (1 - 2^-8): what float16 sums of P times 2^-8 count
 NAN_CODE = 0x7F
 
 
@@ -29,6 +30,16 @@ def scores_of(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         part = q[:, first : first + DEPTH] @ k[:, first : first + DEPTH].T
         total = (total.double() + part).float()
     return total
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How often Lean's loop went the ways that cost time; all but the first of PARTED rows."""
+
+    asked: int = 0  # warps which of their rows exceed the reference
+    anew: int = 0  # codes from scores once more
+    lowered: int = 0
+    scaled: int = 0  # outputs multiplied
 
 
 @dataclass(frozen=True)
@@ -52,8 +63,8 @@ class Rows:
     size: torch.Tensor
     offset: torch.Tensor  # in codes; Lean
     by_codes: torch.Tensor  # bool (64, 1): the offset is no reference's
-    fresh: torch.Tensor  # bool (64, 1), alike in a warp: it has got no room yet
-    paths: tuple[str, ...] = ()  # of each warp and block in which codes were made anew or lowered
+    first: bool = True  # the loop has seen no block
+    moves: Moves = Moves()
 
     @classmethod
     def start(cls, p_mode: str, scale: torch.Tensor) -> Rows:
@@ -61,7 +72,7 @@ class Rows:
         no = torch.zeros(ROWS, 1, dtype=torch.bool)
         return cls(
             p_mode, scale, column + NO_KEY, column, zeros, column + 1, zeros.to(torch.uint8),
-            torch.zeros(128, 128, dtype=torch.float64), zeros, zeros.double(), column, no, ~no,
+            torch.zeros(128, 128, dtype=torch.float64), zeros, zeros.double(), column, no,
         )  # fmt: skip
 
     def add(self) -> Rows:
@@ -98,7 +109,7 @@ class Rows:
             acc=self.acc * self.alpha,
             size=self.size * self.alpha,
             alpha=torch.ones(ROWS, 1),
-            offset=_offset(self.scale, self.reference),
+            offset=offset_of(self.scale, self.reference),
         )
 
     def by_loop(self, scores: torch.Tensor, v: torch.Tensor) -> Rows:
@@ -108,17 +119,46 @@ class Rows:
         rows = self.add()
         raw = numerics.fma32(scores, (8 * self.scale).expand_as(scores), self._wide(self.offset))
         raw = raw.clamp(min=0).round().nan_to_num(nan=torch.inf)
-        grew = _any_of_warp(raw > TOP)
-        far = _any_of_warp(raw > FAR) | _any_of_warp(self.sums < FLAT)
         kept = replace(rows, codes=self._codes(scores, raw), v=v)
-        anew, lowered = kept._from_scores(scores, raw), kept._lowered(raw, self.sums)
-        made = tuple(
-            "from scores" if is_far else "by codes"
-            for is_grown, is_far in zip(grew[::WARP_ROWS], far[::WARP_ROWS], strict=True)
-            if is_grown
+        if self.first:
+            every = torch.ones(ROWS, 1, dtype=torch.bool)
+            anew = kept._from_scores(scores, raw, every)
+            raw = anew.codes.where(anew.codes != NAN_CODE, 255).float()
+            changed = anew._lowered(raw, anew._room(anew._known(self.sums * anew.alpha)))
+            return replace(changed, first=False)._moved(0, every, changed.alpha)._referred()
+        over = raw.amax(1, keepdim=True).clamp(min=TOP) - TOP
+        exactly = (over > 0) & ((over > FAR - TOP) | (self.sums < FLAT))
+        exactly = exactly.reshape(-1, PARTED).any(1).repeat_interleave(PARTED)[:, None]
+        anew = kept._from_scores(scores, raw, exactly)
+        room = (_octaves(self.sums) - over).clamp(0, ROOM)
+        by = torch.where(exactly | (over == 0), 0.0, over + room)
+        asked = int((over.reshape(-1, WARP_ROWS) > 0).any(1).sum())
+        changed = anew._lowered(raw, by)
+        return changed._moved(asked, exactly, changed.alpha)._referred()
+
+    def _moved(self, asked: int, anew: torch.Tensor, alpha: torch.Tensor) -> Rows:
+        moves = replace(
+            self.moves,
+            asked=self.moves.asked + asked,
+            anew=self.moves.anew + _parted(anew),
+            scaled=self.moves.scaled + _parted(alpha != 1),
         )
-        changed = _choose(far, anew, lowered)
-        return replace(_choose(grew, changed, kept), paths=self.paths + made)._referred()
+        return replace(self, moves=moves)
+
+    def _known(self, sums: torch.Tensor) -> torch.Tensor:
+        """Row sums that the first block's codes give, with those known before: as a lane adds
+        float16, columns 8 g + 2 t and 8 g + 2 t + 1 over g, then lanes t."""
+        halves = numerics.e4m3_values(self.codes).float().mul(2.0**-8).half()
+        parts = halves.reshape(ROWS, 16, 4, 2)
+        total = parts[:, 0]
+        for g in range(1, 16):
+            total = total + parts[:, g]
+        lanes = total[..., 0].float() + total[..., 1].float()
+        pairs = (lanes[:, 0] + lanes[:, 1]) + (lanes[:, 2] + lanes[:, 3])
+        return numerics.fma32(pairs[:, None], torch.full_like(sums, HALF_SUM), sums)
+
+    def _room(self, known: torch.Tensor) -> torch.Tensor:
+        return torch.where(known >= FLAT, _octaves(known).clamp(0, ROOM), 0.0)
 
     def _wide(self, column: torch.Tensor) -> torch.Tensor:
         return column.expand(ROWS, 128)
@@ -138,9 +178,10 @@ class Rows:
         codes = torch.where(self.by_codes, by_offset, _lean(scores, self.scale, self.reference))
         return torch.where(scores.isnan(), NAN_CODE, codes)
 
-    def _from_scores(self, scores: torch.Tensor, raw: torch.Tensor) -> Rows:
+    def _from_scores(self, scores: torch.Tensor, raw: torch.Tensor, which: torch.Tensor) -> Rows:
         largest = scores.nan_to_num(nan=-torch.inf).amax(1, keepdim=True)
-        offset = torch.fmin(_offset(self.scale, largest), self.offset)
+        offset = torch.fmin(offset_of(self.scale, largest), self.offset)
+        offset = torch.where(which, offset, self.offset)
         moves = offset < self.offset
         rows = replace(
             self,
@@ -149,21 +190,18 @@ class Rows:
             by_codes=self.by_codes & ~moves,
             alpha=numerics.exp2_32((offset - self.offset) * 0.125),
         )
-        return replace(rows, codes=rows._codes(scores, raw))
+        return replace(rows, codes=torch.where(which, rows._codes(scores, raw), self.codes))
 
-    def _lowered(self, raw: torch.Tensor, sums: torch.Tensor) -> Rows:
-        """sums: what the loop knows of them, without the block whose product is under way."""
-        over = raw.amax(1, keepdim=True).clamp(min=TOP) - TOP
-        eighths = sums.view(torch.int32) >> 20
-        room = (eighths - SUM_OF_TWO - over).clamp(0, ROOM)
-        by = over + torch.where((over > 0) | self.fresh, room, 0.0)
+    def _lowered(self, raw: torch.Tensor, by: torch.Tensor) -> Rows:
+        """Codes, as they were before they are clamped, lower by `by`."""
+        moves = replace(self.moves, lowered=self.moves.lowered + _parted(by > 0))
         return replace(
             self,
             offset=self.offset - by,
             by_codes=self.by_codes | (by > 0),
-            fresh=torch.zeros(ROWS, 1, dtype=torch.bool),
-            alpha=numerics.exp2_32(-by / 8),
-            codes=(raw - by).clamp(0, 255).to(torch.uint8),
+            alpha=self.alpha * numerics.exp2_32(-by / 8),
+            codes=torch.where(by > 0, (raw - by).clamp(0, 255).to(torch.uint8), self.codes),
+            moves=moves,
         )
 
     def result(self, octaves_of_one: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -183,21 +221,18 @@ def _lean(scores: torch.Tensor, scale: torch.Tensor, reference: torch.Tensor) ->
     return torch.where(scores.isnan(), NAN_CODE, codes)
 
 
-def _offset(scale: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+def offset_of(scale: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """What is added to a score's codes so that those at the reference become TOP."""
     top = torch.full_like(reference, TOP)
     offset = numerics.fma32((-8 * scale).expand_as(reference), reference, top)
     return numerics.fma32(offset.abs(), torch.full_like(offset, -(2.0**-22)), offset)
 
 
-def _any_of_warp(which: torch.Tensor) -> torch.Tensor:
-    """bool (64, n) -> (64, 1): whether any of the row's warp is."""
-    by_warp = which.reshape(ROWS // WARP_ROWS, -1).any(1)
-    return by_warp.repeat_interleave(WARP_ROWS)[:, None]
+def _parted(which: torch.Tensor) -> int:
+    """In how many of the groups of rows that stay together any row is such."""
+    return int(which.reshape(-1, PARTED).any(1).sum())
 
 
-def _choose(which: torch.Tensor, yes: Rows, no: Rows) -> Rows:
-    names: tuple[str, ...] = (
-        "reference", "sums", "acc", "size", "alpha", "codes", "offset", "by_codes", "fresh",
-    )  # fmt: skip
-    chosen = {name: torch.where(which, getattr(yes, name), getattr(no, name)) for name in names}
-    return replace(no, **chosen)
+def _octaves(sums: torch.Tensor) -> torch.Tensor:
+    """Room that sums allow, in codes."""
+    return (sums.view(torch.int32) >> 20) - SUM_OF_TWO

@@ -191,7 +191,10 @@ def tasks(parameters: Parameters) -> tuple[tuple[Task, list[Rows]], ...]:
         far_from_zero(),
         by_row(made([100.0, 60.0, 50.0], 3, unit=0.5)),
     )
-    exactly = (maxima_everywhere(), sums_about_flat(), grown_alone(), thresholds())
+    about_flat = sums_about_flat()
+    exactly = (
+        maxima_everywhere(), about_flat, replace(about_flat, before=2), grown_alone(), thresholds()
+    )  # fmt: skip
     fitted = [*whole, *exactly]
     if parameters.headdim > 128:
         fitted = [*map(with_rest, whole), *(with_rest(task, q_size=0.0) for task in exactly)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 
 from asm_overrides.recipes.attention_sm90 import Interface, Parameters, build
 from asm_overrides.recipes.lean import CODE_UNIT
-from tests.asm.hopper_loop_contract import ROWS, Rows, scores_of
+from tests.asm.hopper_loop_contract import ROWS, Moves, Rows, scores_of
 from tests.asm.ptx.fragments import from_result, to_result
 from tests.asm.ptx.operations import Values, e4m3
 from tests.asm.ptx.rings import Rings
@@ -276,6 +276,21 @@ class Run:
         assert sorted_by_block(self.rings.given_there) == there, "arrivals at the other workgroup"
         self._check_codes(in_loop)
         self._check_state(in_loop)
+        if self.p.p_mode == "lean":
+            self._check_moves(in_loop)
+
+    def _check_moves(self, in_loop: int) -> None:
+        """What is seldom needed is executed as seldom."""
+        last, count = self.states[-1].moves, self.threads.count
+        got = Moves(
+            asked=count(", L_top_0, L_top_1, 0x5410"),
+            anew=count("min.f32 L_offset"),
+            lowered=count("prmt.b32 L_by"),
+            scaled=count("mul.rn.f32 o0,") + count("mul.rn.f32 o2,"),
+        )
+        if in_loop and not self.p.referred:  # where the loop begins, all are multiplied
+            got = replace(got, scaled=got.scaled - 2 * 4)
+        assert got == last, f"{got}, not {last}"
 
     def _check_codes(self, in_loop: int) -> None:
         states = self.states[1:]

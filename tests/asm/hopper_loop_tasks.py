@@ -75,22 +75,37 @@ def placed(octaves: torch.Tensor, unit: float = _UNIT, seed: int = 0) -> Task:
 
 
 def maxima_everywhere(blocks: int = 7) -> Task:
-    """Rows grow in every block, by a key in another place in each row and block."""
+    """Rows grow in every block, further than by codes, by a key in another place in each: in every
+    block each register that holds a score has the largest one of some row.
+    """
     generator = torch.Generator().manual_seed(8)
     octaves = -1 - 3 * torch.rand(blocks, ROWS, BLOCK_N, generator=generator)
-    where = torch.stack([torch.randperm(BLOCK_N, generator=generator) for _ in range(blocks)])
-    octaves.scatter_(2, where[:, :ROWS, None], 0.0)
-    return placed(octaves + 2.5 * torch.arange(blocks)[:, None, None] - 8)
+    half = torch.arange(ROWS) // 8 % 2
+    for block in octaves:
+        column = torch.empty(ROWS, dtype=torch.int64)
+        for which in (0, 1):
+            register = torch.randperm(32, generator=generator)  # 8 g + 2 lane + e
+            lane = torch.randint(4, (32,), generator=generator)
+            column[half == which] = 8 * (register // 2) + 2 * lane + register % 2
+        block.scatter_(1, column[:, None], 0.0)
+    return placed(octaves + 6.0 * torch.arange(blocks)[:, None, None] - 18)
 
 
 def sums_about_flat(blocks: int = 6) -> Task:
-    """Rows whose sums pass FLAT at different times: of a warp's first or last eight rows one."""
+    """Rows whose sums pass FLAT at different times: of a warp's first or last eight rows one.
+
+    Rows grow by a code a block; the last eight of two warps by more, of another one once not.
+    """
     below = torch.full((ROWS,), 1.0)
-    for row in (19, 44, 58, 3):
+    for row in (3, 19, 28, 44, 58):
         below[row] = 5.0  # 448 (1 + 127 2^-5): 2,200 a block
     octaves = torch.zeros(blocks, ROWS, BLOCK_N) - below[:, None]
     octaves[:, :, 77] = 0.0
-    return placed(octaves + 0.2 * torch.arange(blocks)[:, None, None])
+    grown = 0.15 * torch.arange(blocks)[:, None].repeat(1, ROWS)
+    for first in (8, 56):
+        grown[:, first : first + 8] *= 8
+    grown[2, 40:48] = grown[1, 40:48]
+    return placed(octaves + grown[..., None])
 
 
 def grown_alone(blocks: int = 9) -> Task:
@@ -106,12 +121,13 @@ def grown_alone(blocks: int = 9) -> Task:
 
 
 def thresholds() -> Task:
-    """Flat rows that exceed the reference by one code, and by one more than may be lowered: of each
-    half of a warp's rows, by a key at an even and at an odd place; and as many as just may be."""
+    """Flat rows that exceed the reference, 24 codes of room above their keys, by one code, and by
+    one more than may be lowered: of each half of a warp's rows, by a key at an even and at an odd
+    place; and as many as just may be, above that room and above a score."""
     octaves = torch.zeros(5, ROWS, BLOCK_N)
     for visit, row, key, codes in (
-        (2, 3, 40, 1), (2, 16 + 11, 41, 1), (2, 32 + 5, 96, 13), (2, 48 + 9, 33, 13),
-        (3, 32 + 5, 2, 25), (3, 48 + 9, 7, 25), (4, 2, 8, 24), (4, 16 + 8, 9, 24),
+        (2, 3, 40, 25), (2, 16 + 11, 41, 25), (2, 32 + 5, 96, 37), (2, 48 + 9, 33, 37),
+        (3, 32 + 5, 2, 49), (3, 48 + 9, 7, 49), (4, 2, 8, 36), (4, 16 + 8, 9, 36),
     ):  # fmt: skip
         octaves[visit, row, key] = codes / 8
     return placed(octaves)

@@ -33,6 +33,9 @@ EQUIVALENT = {
     r"(removed|neighbour) .*neg\.f32 L_x_[01], multiplier": "the first row left it in the register",
     r"neighbour .*add\.rn\.f32 L_row_sum_(0, .*L_sum_1|1, .*L_sum_3);$": "each row's sum twice",
     r"neighbour .*add\.u32 L_y_3, L_y_3, 0x7f797f79": "with other lanes' maxima: all are asked",
+    r"neighbour .*prmt\.b32 L_by_(0, L_by_0, L_by_0|1, L_by_1, L_by_1), .*L_by_[01], 0x1010;$": (
+        "the second source is not read"
+    ),
     r"constant .*mov\.f32 L_sum_[13], ": "the sum that is not read",
 }
 EQUIVALENT_IN_EXACT = {

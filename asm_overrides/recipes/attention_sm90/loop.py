@@ -16,11 +16,12 @@ Nothing is under way where the loop jumps back: ptxas would serialise the produc
 from __future__ import annotations
 
 from asm_overrides.ptx import Text, matrix
+from asm_overrides.recipes.attention_sm90.exact_softmax import Exact
+from asm_overrides.recipes.attention_sm90.lean_softmax import Lean
 from asm_overrides.recipes.attention_sm90.parameters import ROWS_A_LANE, Interface, Parameters
 from asm_overrides.recipes.attention_sm90.places import Places
 from asm_overrides.recipes.attention_sm90.products import Products
 from asm_overrides.recipes.attention_sm90.rows import ONE, multiply
-from asm_overrides.recipes.attention_sm90.softmax import Exact, Lean
 
 SUMS = 4  # registers of eight columns of ones: each row's sum twice
 

@@ -151,11 +151,13 @@ _WORDS: Mapping[str, Callable[..., Values]] = {
     "shl.b32": _shifted(np.left_shift), "shr.u32": _shifted(np.right_shift),
     "max.u16x2": _halves(np.uint16, np.maximum), "min.u16x2": _halves(np.uint16, np.minimum),
     "max.s16x2": _halves(np.int16, np.maximum), "add.s16x2": _halves(np.uint16, np.add),
+    "add.rn.f16x2": _halves(np.float16, np.add),
 }  # fmt: skip
 _COMPARISONS = {
     "setp.ge.s32": np.greater_equal, "setp.gt.s32": np.greater, "setp.le.s32": np.less_equal,
     "setp.eq.s32": np.equal, "setp.eq.u32": np.equal, "setp.ne.u32": np.not_equal,
-    "setp.neu.f32": np.not_equal, "setp.eq.f32": np.equal,
+    "setp.neu.f32": np.not_equal, "setp.eq.f32": np.equal, "setp.lt.f32": np.less,
+    "setp.ge.f32": np.greater_equal,
 }  # fmt: skip
 
 WINDOW = np.uint32(24)  # bits of an address in one workgroup's shared memory; its rank lies above
@@ -168,6 +170,9 @@ OPERATIONS: Mapping[str, Operation] = {
         for name, function in _COMPARISONS.items()
     },
     "setp.lt.or.f32": _of("f32 f32 pred -> pred", lambda a, b, c: (a < b) | c),
+    "setp.gt.or.s32": _of("s32 s32 pred -> pred", lambda a, b, c: (a > b) | c),
+    "setp.gt.and.s32": _of("s32 s32 pred -> pred", lambda a, b, c: (a > b) & c),
+    "selp.b32": _of("b32 b32 pred -> b32", lambda a, b, c: np.where(c, a, b)),
     "setp.neu.or.f32": _of("f32 f32 pred -> pred", lambda a, b, c: (a != b) | c),
     "fma.rn.f32": _of("f32 f32 f32 -> f32", fma),
     "neg.f32": _of("f32 -> f32", np.negative),
