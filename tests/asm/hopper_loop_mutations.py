@@ -18,6 +18,7 @@ from tests.asm.hopper_loop_tasks import (
     made,
     maxima_everywhere,
     sums_about_flat,
+    sums_and_growth,
     thresholds,
     with_rest,
     with_small,
@@ -193,7 +194,8 @@ def tasks(parameters: Parameters) -> tuple[tuple[Task, list[Rows]], ...]:
     )
     about_flat = sums_about_flat()
     exactly = (
-        maxima_everywhere(), about_flat, replace(about_flat, before=2), grown_alone(), thresholds()
+        maxima_everywhere(), about_flat, replace(about_flat, before=2), grown_alone(), thresholds(),
+        sums_and_growth(range(18, 26), range(5, 13)), sums_and_growth(range(19, 27), range(5, 13)),
     )  # fmt: skip
     fitted = [*whole, *exactly]
     if parameters.headdim > 128:

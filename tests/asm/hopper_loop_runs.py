@@ -57,6 +57,10 @@ class Task:
         """Octaves of a raw score."""
         return torch.tensor(numerics.code_scale_log2(self.softmax_scale))
 
+    @property
+    def has_nan(self) -> bool:
+        return any(bool(each.float().isnan().any()) for each in (self.q, self.k, self.v))
+
     def block(self, tensor: torch.Tensor, visit: int) -> torch.Tensor:
         """A block's rows of k or v, by the order in which blocks are visited."""
         first = (self.blocks - 1 - visit) * BLOCK_N
@@ -302,6 +306,8 @@ class Run:
             wanted = numerics.e4m3_values(state.codes).numpy()
             same = (got[block] == wanted) | (np.isnan(got[block]) & np.isnan(wanted))
             assert same.all(), f"codes of block {block}: {int((~same).sum())} differ"
+            # with numbers all around
+            assert self.task.has_nan or not np.isnan(got[block]).any(), f"NaN in block {block}"
 
     def _check_state(self, in_loop: int) -> None:
         last = self.states[-1] if in_loop else self.states[0]

@@ -123,13 +123,29 @@ def grown_alone(blocks: int = 9) -> Task:
 def thresholds() -> Task:
     """Flat rows that exceed the reference, 24 codes of room above their keys, by one code, and by
     one more than may be lowered: of each half of a warp's rows, by a key at an even and at an odd
-    place; and as many as just may be, above that room and above a score."""
+    place; and as many as just may be, above that room, and above a score."""
     octaves = torch.zeros(5, ROWS, BLOCK_N)
     for visit, row, key, codes in (
         (2, 3, 40, 25), (2, 16 + 11, 41, 25), (2, 32 + 5, 96, 37), (2, 48 + 9, 33, 37),
         (3, 32 + 5, 2, 49), (3, 48 + 9, 7, 49), (4, 2, 8, 36), (4, 16 + 8, 9, 36),
     ):  # fmt: skip
         octaves[visit, row, key] = codes / 8
+    return placed(octaves)
+
+
+def sums_and_growth(eighths: Sequence[int], codes: Sequence[int]) -> Task:
+    """Rows that sum to 2^(eighths / 8) keys at their largest, a step each eight rows, and then grow
+    by `codes`, a step each row of eight. They got no room: the loop's first block is far below."""
+    octaves = torch.full((4, ROWS, BLOCK_N), -20.0)
+    for group, above in enumerate(eighths):
+        wanted = 2.0 ** (above / 8)
+        for row, grown in enumerate(codes):
+            mine = octaves[:, 8 * group + row]
+            mine[0, : int(wanted)] = 0.0
+            rest = wanted - int(wanted)
+            if rest > 0:
+                mine[0, 100] = math.log2(rest)
+            mine[2, 64 + row] = grown / 8
     return placed(octaves)
 
 

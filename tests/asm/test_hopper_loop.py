@@ -35,6 +35,7 @@ from tests.asm.hopper_loop_tasks import (
     maxima_everywhere,
     real,
     sums_about_flat,
+    sums_and_growth,
     thresholds,
     with_rest,
     with_small,
@@ -206,6 +207,18 @@ PLACED = {
 @pytest.mark.parametrize("task", list(PLACED))
 def test_rows_that_grow_one_by_one(task: str, p_mode: Mode) -> None:
     execute(Parameters(p_mode=p_mode, stages=4), PLACED[task])
+
+
+@pytest.mark.parametrize("codes", [range(1, 9), range(5, 13), range(13, 21)], ids=str)
+@pytest.mark.parametrize("first", [18, 19, 26, 27, 34, 35, 42, 43])
+def test_every_sum_and_growth(first: int, codes: range) -> None:
+    """Of rows that six keys make up, or fewer, up to what allows all room, by every step of an
+    eighth, in either of a lane's rows; by codes up to FAR and from scores above."""
+    run = execute(Parameters(stages=4), sums_and_growth(range(first, first + 8), codes))
+    assert run.states[-1].moves.asked == 4
+    assert run.states[-1].moves.anew == ROWS // PARTED + (
+        8 if codes[-1] > 12 else max(21 - first, 0)
+    )
 
 
 def test_scores_without_a_trend_seldom_move_the_reference() -> None:

@@ -169,14 +169,12 @@ class Lean(Softmax):
             self._add_room(row)
 
     def _add_room(self, row: int) -> None:
-        """by: also the room above a row's largest code, if it is too high.
-
-        It is not negative: FLAT's room is no less than what FAR lets a row move by.
-        """
+        """by: also the room above a row's largest code, if it is too high."""
         t, by, room = self.t, self.by[row], self.y[0]
         t.op("setp.gt.s32", self.moves, by, "0")
         self._room(room, self.row_sum[row])
         t.op("sub.s32", room, room, by)
+        t.op("max.s32", room, room, "0")
         t.op("min.s32", room, room, str(ROOM))
         t.op("add.s32", by, by, room, when=self.moves)
 
