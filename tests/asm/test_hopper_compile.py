@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 from tests.asm import sass
-from zyfa_triton.kernels.hopper.launch import registers_suffice
+from zyfa_triton.kernels.hopper.launch import registers_suffice, shared_bytes
+from zyfa_triton.problem import FP8, Problem
 
 BINARIES = "backends/nvidia/bin"
 
@@ -150,6 +152,12 @@ def test_matrix_instructions_without_serialisation_or_spills(
     variant: Variant, tmp_path: Path
 ) -> None:
     kernel = compiled(variant)
+    problem = Problem.of(
+        *(torch.empty(1, 1, 1, width, dtype=FP8 if variant.is_fp8 else torch.bfloat16)
+          for width in (variant.headdim, variant.headdim, 128)),
+        causal=True, p_mode="lean", block_scale=False, out_dtype=torch.bfloat16, return_lse=True,
+    )  # fmt: skip
+    assert kernel.metadata.shared <= shared_bytes(problem, variant.block_n, variant.stages)
     report, cubin = assembled(kernel.asm["ptx"], tmp_path)
     # C7510 to C7512: wgmma serialised; C7508: setmaxnreg ignored
     assert "warning" not in report.lower(), report

@@ -16,16 +16,15 @@ ROUNDS = 8
 THREADS = 128
 LANES = gl.constexpr(32)
 _LAYOUT = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
-_ONE_WARP = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
+_ONE_WARP = gl.constexpr(gl.BlockedLayout([2], [32], [1], [0]))
 _MEMORY = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @gluon.jit
-def reads(memory, written, read, out_ptr, ROUNDS: gl.constexpr, ORDERED: gl.constexpr):
+def reads(memory, written, read, out_ptr, ROUNDS: gl.constexpr):
     total = gl.full([128], 0, gl.int32, _LAYOUT)
     for i in range(ROUNDS):
-        if ORDERED:
-            mbarrier.wait(written, i & 1)
+        mbarrier.wait(written, i & 1)
         total += gl.max(memory.slice(0, 1).load(_LAYOUT), 0)
         mbarrier.arrive(read)
     gl.store(out_ptr + gl.arange(0, 128, _LAYOUT), total)
@@ -34,17 +33,19 @@ def reads(memory, written, read, out_ptr, ROUNDS: gl.constexpr, ORDERED: gl.cons
 @gluon.jit
 def writes(memory, written, read, ROUNDS: gl.constexpr, ORDERED: gl.constexpr):
     for i in range(ROUNDS):
+        mbarrier.wait(read, (i & 1) ^ 1)
+        if not ORDERED:
+            mbarrier.arrive(written)
+        memory.store(gl.full([2 * LANES], 0, gl.int32, _ONE_WARP) + i)
         if ORDERED:
-            mbarrier.wait(read, (i & 1) ^ 1)
-        memory.store(gl.full([LANES], 0, gl.int32, _ONE_WARP) + i)
-        mbarrier.arrive(written)
+            mbarrier.arrive(written)
 
 
 @gluon.jit
 def control(out_ptr, ROUNDS: gl.constexpr, ORDERED: gl.constexpr):
     """One place in shared memory, written by a warp and read by four, ROUNDS times over; the sum of
-    what was read in out, int32 (128,), if they wait for one another: ORDERED."""
-    memory = gl.allocate_shared_memory(gl.int32, [LANES], _MEMORY)
+    what was read in out, int32 (128,), if the writer writes before it arrives: ORDERED."""
+    memory = gl.allocate_shared_memory(gl.int32, [2 * LANES], _MEMORY)
     written = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     read = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     mbarrier.init(written, count=1)
@@ -52,7 +53,7 @@ def control(out_ptr, ROUNDS: gl.constexpr, ORDERED: gl.constexpr):
     fence_async_shared()
     gl.warp_specialize(
         [
-            (reads, (memory, written, read, out_ptr, ROUNDS, ORDERED)),
+            (reads, (memory, written, read, out_ptr, ROUNDS)),
             (writes, (memory, written, read, ROUNDS, ORDERED)),
         ],
         [1], [40],

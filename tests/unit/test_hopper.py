@@ -178,7 +178,7 @@ def test_complaints_name_what_is_wrong() -> None:
         ({"BLOCK_N": 64}, "BLOCK_N is 64, not one of (128,)"),
         ({"num_stages": 1}, "num_stages is 1, not 2 to 8"),
         ({"num_stages": True}, "num_stages is True"),
-        ({"num_stages": 7}, "num_stages is 7: with BLOCK_N 128 that takes 258048 bytes of shared"),
+        ({"num_stages": 7}, "num_stages is 7: with BLOCK_N 128 that takes 261120 bytes of shared"),
         ({"BLOCK_N": 128.0}, "BLOCK_N is 128.0, not one of"),
         ({"OVERLAP": 1}, "OVERLAP is 1, not true or false"),
     ):

@@ -205,7 +205,7 @@ def pingpong(**change: Any) -> dict[str, Any]:
         ([entry(without=["cuda"])], "without is ['cuda'], not a list of some of triton"),
         ([entry(without=["triton"])], "but the configuration is one of triton"),
         ([wide(num_stages=8, CLUSTER=2)], "CLUSTER is 2 for torch.bfloat16, not one of (1,) (ptx)"),
-        ([wide(num_stages=8, CLUSTER=1)], "num_stages is 8: with BLOCK_N 128 that takes 709632 by"),
+        ([wide(num_stages=8, CLUSTER=1)], "num_stages is 8: with BLOCK_N 128 that takes 712704 by"),
         ([wide(num_stages=3, CLUSTER=1)], "bytes of shared memory of 232448 (ptx)"),
         ([wide(kernel="gluon", num_stages=3, OVERLAP=True)], "of shared memory of 232448 (gluon)"),
         ([wide(dtype="fp16", num_stages=2, CLUSTER=1)], "it takes e4m3 and bfloat16 inputs, not"),

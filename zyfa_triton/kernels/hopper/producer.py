@@ -16,7 +16,7 @@ from zyfa_triton.kernels.hopper.values import place_of
 from zyfa_triton.splice.marker import in_cluster
 
 TILES = gl.constexpr(4)  # places for announced tiles
-FACTS = gl.constexpr(5)  # numbers of an announcement, see `announce`
+PAIRS = gl.constexpr(3)  # of numbers in an announcement, see `announce`
 LANES = gl.constexpr(32)  # of the copying warp
 TILE = gl.constexpr(128)  # keys of a tile of V^T, as `prepare` stores it
 NO_TILE = gl.constexpr(-1)
@@ -24,22 +24,26 @@ NO_TILE = gl.constexpr(-1)
 
 @gluon.jit
 def announcements():
-    """Shared memory for announced tiles: (TILES * FACTS, LANES)."""
+    """Shared memory for announced tiles: (TILES * PAIRS, 2 * LANES)."""
     layout: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    return gl.allocate_shared_memory(gl.int32, [TILES * FACTS, LANES], layout)
+    return gl.allocate_shared_memory(gl.int32, [TILES * PAIRS, 2 * LANES], layout)
 
 
 @gluon.jit
-def _tell(tiles, place, value):
-    """Each lane writes to a place of its own; that of the first one, which arrives, is read."""
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    tiles.index(place).store(gl.full([LANES], 0, gl.int32, layout) + value)
+def _tell(tiles, pair, first, second):
+    """Each lane writes two numbers to a place of its own; that of the first one, which arrives for
+    all, is read. With one place for all, or one number a lane (stmatrix), racecheck does not see
+    who wrote.
+    """
+    layout: gl.constexpr = gl.BlockedLayout([2], [32], [1], [0])
+    is_first = gl.arange(0, 2 * LANES, layout) % 2 == 0
+    tiles.index(pair).store(gl.where(is_first, first, second))
 
 
 @gluon.jit
-def _told(tiles, place):
+def _told(tiles, pair, WHICH: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    return gl.max(tiles.index(place).slice(0, 1).load(layout), 0)
+    return gl.max(tiles.index(pair).slice(WHICH, 1).load(layout), 0)
 
 
 @gluon.jit
@@ -53,11 +57,11 @@ def announce(
     """
     place = number % TILES
     mbarrier.wait(tile_empty.index(place), (number // TILES & 1) ^ 1)
-    _tell(tiles, place * FACTS, m_block)
-    _tell(tiles, place * FACTS + 1, batch)
-    _tell(tiles, place * FACTS + 2, first_head)
-    _tell(tiles, place * FACTS + 3, scale_log2.to(gl.int32, bitcast=True))
-    _tell(tiles, place * FACTS + 4, v_scale.to(gl.int32, bitcast=True))
+    scale = scale_log2.to(gl.int32, bitcast=True)
+    factor = v_scale.to(gl.int32, bitcast=True)
+    _tell(tiles, place * PAIRS, m_block, scale)
+    _tell(tiles, place * PAIRS + 1, batch, first_head)
+    _tell(tiles, place * PAIRS + 2, factor, factor)
     thread_barrier()
     mbarrier.arrive(tile_full.index(place))
 
@@ -70,8 +74,8 @@ def announced(number, tiles, tile_full):
     """
     place = number % TILES
     mbarrier.wait(tile_full.index(place), number // TILES & 1)
-    m_block = _told(tiles, place * FACTS)
-    return m_block, _told(tiles, place * FACTS + 3).to(gl.float32, bitcast=True)
+    m_block = _told(tiles, place * PAIRS, 0)
+    return m_block, _told(tiles, place * PAIRS, 1).to(gl.float32, bitcast=True)
 
 
 @gluon.jit
@@ -79,9 +83,9 @@ def where_to(number, tiles):
     """What a consumer needs of an announcement to store: batch, first head, factor. Read again when
     it is needed, because registers are short before."""
     place = number % TILES
-    batch = _told(tiles, place * FACTS + 1)
-    first_head = _told(tiles, place * FACTS + 2)
-    return batch, first_head, _told(tiles, place * FACTS + 4).to(gl.float32, bitcast=True)
+    batch = _told(tiles, place * PAIRS + 1, 0)
+    first_head = _told(tiles, place * PAIRS + 1, 1)
+    return batch, first_head, _told(tiles, place * PAIRS + 2, 0).to(gl.float32, bitcast=True)
 
 
 @gluon.jit
