@@ -3,10 +3,10 @@
 Any report is a failure. A control with a race in it must be reported and one without must not, so
 that silence says something (`race_control`); what else the tool needs is in `race_start`.
 
-What it does not see: tiles that the copy engine writes or matrix instructions read. The rings of
-tiles are held by other means: by executing the loop and a model of two workgroups (tests/asm,
-tests/unit), all of it by a thousand repeats with equal bits. It does not end on workgroups that
-share tiles (CLUSTER 2; stopped after 110 s), which memcheck and synccheck do.
+What it does not see: tiles that the copy engine writes or matrix instructions read; stmatrix. The
+rings of tiles are held by other means: by executing the loop and a model of two workgroups
+(tests/asm, tests/unit), all of it by a thousand repeats with equal bits. It does not end on
+workgroups that share tiles (CLUSTER 2; stopped after 110 s), which memcheck and synccheck do.
 """
 
 from __future__ import annotations

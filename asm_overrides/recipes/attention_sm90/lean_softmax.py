@@ -169,7 +169,10 @@ class Lean(Softmax):
             self._add_room(row)
 
     def _add_room(self, row: int) -> None:
-        """by: also the room above a row's largest code, if it is too high."""
+        """by: also the room above a row's largest code, if it is too high.
+
+        As far as the sum allows any: that of six keys allows eleven codes in all, less than FAR.
+        """
         t, by, room = self.t, self.by[row], self.y[0]
         t.op("setp.gt.s32", self.moves, by, "0")
         self._room(room, self.row_sum[row])
