@@ -18,7 +18,7 @@ TIERS = ("unit", "asm", "gpu")
 
 # Fewest tests that a full run of the tier passes. Raise it when tests are added; never lower it
 # to make a run green.
-MINIMUM_PASSED = {"unit": 1476, "asm": 2473, "gpu": 890}
+MINIMUM_PASSED = {"unit": 1476, "asm": 2477, "gpu": 890}
 
 _ROOT = Path(__file__).parent
 

@@ -158,7 +158,8 @@ class Rows:
         return numerics.fma32(pairs[:, None], torch.full_like(sums, HALF_SUM), sums)
 
     def _room(self, known: torch.Tensor) -> torch.Tensor:
-        return torch.where(known >= FLAT, _octaves(known).clamp(0, ROOM), 0.0)
+        is_normal = self.scale * 2.0**-21 >= 2.0**-126  # a code's 2^-24 times 8 to the octave
+        return torch.where((known >= FLAT) & is_normal, _octaves(known).clamp(0, ROOM), 0.0)
 
     def _wide(self, column: torch.Tensor) -> torch.Tensor:
         return column.expand(ROWS, 128)

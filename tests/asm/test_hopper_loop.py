@@ -261,6 +261,15 @@ def test_rows_with_a_few_keys_keep_their_largest_code() -> None:
     assert torch.allclose(out, value.expand_as(out), rtol=2.0**-18, atol=0)
 
 
+@pytest.mark.parametrize("softmax_scale", [1e-30, 3e-38, 1e-38, 1e-40])
+def test_scores_of_almost_nothing(softmax_scale: float) -> None:
+    """All keys count alike: lse is the logarithm of their number."""
+    task = replace(made([0.0] * 5, 1.0), softmax_scale=softmax_scale)
+    out, lse = execute(Parameters(stages=3), task).final.result(octaves_of_one("lean"))
+    assert torch.allclose(lse.float(), torch.full((ROWS,), math.log(5 * BLOCK_N)), atol=1e-4)
+    assert torch.allclose(out, task.v.float().mean(0).expand_as(out), atol=1e-4)
+
+
 @pytest.mark.parametrize("p_mode", MODES)
 def test_warps_may_part(p_mode: Mode) -> None:
     """Only the third warp's rows grow."""

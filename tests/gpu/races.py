@@ -15,6 +15,7 @@ import ast
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -87,17 +88,19 @@ def racecheck(module: str, arguments: Sequence[str]) -> Counter[Pair]:
             "TRITON_CACHE_DIR": cache,
             "ZYFA_STRICT": "1",
         }
+        checked = subprocess.Popen(
+            [tool, *options, sys.executable, "-m", module, *arguments], cwd=ROOT, env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
         try:
-            done = subprocess.run(
-                [tool, *options, sys.executable, "-m", module, *arguments], timeout=PATIENCE,
-                cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-            )  # fmt: skip
+            output, errors = checked.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
+            os.killpg(checked.pid, signal.SIGKILL)  # the tool's child, too: it holds the device
             raise SystemExit(f"{command}: did not end within {PATIENCE} s") from None
-    summary = _SUMMARY.search(done.stdout)
-    found = races(done.stdout)
-    if done.returncode or summary is None or bool(int(summary[1])) != bool(found):
-        raise SystemExit(f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
+    summary = _SUMMARY.search(output)
+    found = races(output)
+    if checked.returncode or summary is None or bool(int(summary[1])) != bool(found):
+        raise SystemExit(f"{command}: {output[-3000:]}{errors[-3000:]}")
     print(f"{command}: {found.total()} reports", flush=True)
     return found
 

@@ -9,12 +9,13 @@ few keys make up, the largest one must get the top code exactly: its rounding wo
 error. That takes the scores again. Where many keys share the row, it moves by whole codes and
 further than it must, so that it moves seldom, and codes are lowered by subtracting integers.
 
-How much further: codes of 0 begin 15.75 octaves below the top one, and room above a row's largest
+How much further: codes of 0 begin 15.7 octaves below the top one, and room above a row's largest
 key is taken from there. A row whose sum is that of 2^(r + 1) such keys gets r octaves of room. So n
-keys that become 0 lose it n 2^-16.75 of its sum at most, half of what they lose in a row that its
-largest key, at the top, makes up alone. A key that takes the row over later, within the room, is
-rounded as any other: by 2^(1/16), 4.4%, at most, which moves the output by a quarter of that, 1.1%,
-of the distance between its value and the others' mean at most.
+keys that become 0 lose it about n 2^-16.7 of its sum at most, half of what they lose in a row that
+its largest key, at the top, makes up alone. A key that takes the row over later, within the room,
+has the error of any Lean code: by rounding, 4.4%, and the code's own ratio, up to 6.1%, it weighs
+13.5% too little or too much beside the others at most, which moves the output by a quarter of that,
+3.5%, of the distance between its value and the others' mean.
 
 Nearly every row's largest key so far is exceeded in the first block of the loop. There, all rows
 take the scores again and get room at once, by the sum of the block's own codes; the row sum that
@@ -44,6 +45,7 @@ SUM_OF_TWO = (int(hexadecimal(2 * KEY)[2:], 16) >> EIGHTHS) + 1  # of two such k
 # 16 times, by 2^-12 each at most; what they may be too large by is taken off.
 HALF_BITS = 7
 HALF_SUM = (1 - 2.0**-8) * 2.0**8
+SMALLEST = hexadecimal(2.0**-126)  # normal: by less a score at the reference is not to be divided
 
 
 class Lean(Softmax):
@@ -215,6 +217,7 @@ class Lean(Softmax):
             self._room(by, total)
             t.op("min.s32", by, by, str(ROOM))
             t.op("setp.ge.f32", self.some, total, hexadecimal(FLAT))  # false for NaN
+            t.op("setp.ge.and.f32", self.some, self.at.multiplier, SMALLEST, self.some)
             t.op("selp.b32", by, by, "0", self.some)
 
     def _sum_codes(self, row: int) -> None:

@@ -173,6 +173,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "setp.gt.or.s32": _of("s32 s32 pred -> pred", lambda a, b, c: (a > b) | c),
     "setp.gt.and.s32": _of("s32 s32 pred -> pred", lambda a, b, c: (a > b) & c),
     "selp.b32": _of("b32 b32 pred -> b32", lambda a, b, c: np.where(c, a, b)),
+    "setp.ge.and.f32": _of("f32 f32 pred -> pred", lambda a, b, c: (a >= b) & c),
     "setp.neu.or.f32": _of("f32 f32 pred -> pred", lambda a, b, c: (a != b) | c),
     "fma.rn.f32": _of("f32 f32 f32 -> f32", fma),
     "neg.f32": _of("f32 -> f32", np.negative),
